@@ -1,0 +1,201 @@
+"""What each word of the command line does; every function returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from localcloud import deploy, slurm_job, tools
+from localcloud.aws import service as aws
+from localcloud.console import Console, UserError
+from localcloud.engine import api as engine
+from localcloud.environment import program_environment
+from localcloud.kubernetes import __main__ as kubernetes_cli
+from localcloud.kubernetes import cluster
+from localcloud.paths import REPOSITORY, instance
+from localcloud.runlock import exclusive
+
+
+def up(arguments: argparse.Namespace, console: Console) -> int:
+    started = time.monotonic()
+    stack: str = arguments.stack
+    check_stack(stack)
+    if stack != "local":
+        raise UserError(
+            f"`up` starts the local stand-ins, which run stack local; {stack} is for AWS.\n"
+            f"See what it would create: make preview STACK={stack}. Deploy it with the pulumi CLI: docs/deploy.md"
+        )
+    with exclusive("up"):
+        deploy.check_machine()
+        bin_dir = deploy.start_stand_ins(console)
+        environment = program_environment(bin_dir)
+        result = deploy.deploy(console, stack, environment)
+        with console.step("Slurm ready") as say:
+            deploy.wait_for_slurm(say, environment)
+        if result.changed == 0 and deploy.marker().exists():
+            show_cluster(console, slurm_job.Login(environment))
+            console.print(f"\nNothing to change: everything was up already ({time.monotonic() - started:.1f} s).", "bold")
+            return 0
+        if not arguments.no_job:
+            run_job(console, environment)
+            deploy.marker().touch()
+    what_next(console)
+    console.print(f"\nDone in {time.monotonic() - started:.0f} s.", "bold green")
+    return 0
+
+
+def down(arguments: argparse.Namespace, console: Console) -> int:
+    with exclusive("down"):
+        with console.step("down") as say:
+            aws.stop(say)
+            cluster.stop_all(say)
+        left = cluster.leftovers()
+    if left:
+        raise UserError("these remain and could not be removed:\n" + "\n".join(f"  - {item}" for item in left))
+    console.print("Nothing is left of this instance but the cache.")
+    return 0
+
+
+def job(arguments: argparse.Namespace, console: Console) -> int:
+    run_job(console, running_environment())
+    return 0
+
+
+def status(arguments: argparse.Namespace, console: Console) -> int:
+    report = cluster.status()
+    console.title(f"instance {instance().name}")
+    for line in report:
+        console.print(f"  {line}")
+    console.print(f"  AWS stand-in: {'running at ' + instance().aws_url if aws.is_running() else 'not running'}")
+    memory = cluster.pss()
+    if memory:
+        table = Table("program", "processes", "PSS MiB", box=None)
+        for name, (count, mebibytes) in sorted(memory.items(), key=lambda item: -item[1][1]):
+            table.add_row(escape(name), str(count), f"{mebibytes:.0f}")
+        table.add_row("all together", str(sum(c for c, _ in memory.values())), f"{sum(m for _, m in memory.values()):.0f}")
+        console.rich.print(table)
+    return 0
+
+
+def preview(arguments: argparse.Namespace, console: Console) -> int:
+    check_stack(arguments.stack)
+    packs = [REPOSITORY / "policies"]
+    bin_dir = tools.installed() or Path(sys.executable).parent
+    environment = program_environment(bin_dir)
+    result = engine.run("preview", arguments.stack, environment, policy_packs=packs, diff=arguments.diff)
+    return result.exit_code
+
+
+def destroy(arguments: argparse.Namespace, console: Console) -> int:
+    check_stack(arguments.stack)
+    with exclusive("destroy"):
+        result = engine.run("destroy", arguments.stack, running_environment())
+        deploy.marker().unlink(missing_ok=True)
+    return result.exit_code
+
+
+def shell(arguments: argparse.Namespace, console: Console) -> int:
+    environment = running_environment()
+    command = slurm_job.Login(environment).shell_command()
+    os.execvpe(command[0], list(command), environment)  # noqa: S606 - the terminal belongs to the shell from here
+
+
+def logs(arguments: argparse.Namespace, console: Console) -> int:
+    parts = {path.stem: path for path in sorted(instance().run.glob("*.log"))}
+    pods = {"operator": ("slurm-operator", "slurm-operator")} | {
+        name: ("slurm", name) for name in ("slurmctld", "slurmd", "slurmrestd", "login")
+    }
+    part: str | None = arguments.part
+    if part in parts:
+        os.execvp("less" if sys.stdout.isatty() else "cat", ["less", str(parts[part])])  # noqa: S606
+    if part in pods:
+        namespace, name = pods[part]
+        selector = f"app.kubernetes.io/name={name}"
+        return subprocess.call(
+            ["kubectl", "-n", namespace, "logs", "-l", selector, "--tail=200", "--prefix", "--all-containers"],
+            env=running_environment(),
+        )
+    raise UserError(f"which log? One of: {', '.join([*parts, *pods])}")
+
+
+def check_stack(stack: str) -> None:
+    known = sorted(p.stem.removeprefix("Pulumi.") for p in (REPOSITORY / "stacks").glob("Pulumi.*.yaml"))
+    if stack not in known:
+        raise UserError(f"there is no stack {stack!r}: stacks/Pulumi.{stack}.yaml is missing. There are: {', '.join(known)}")
+
+
+def running_environment() -> dict[str, str]:
+    """The environment of a cloud that runs. Raises UserError when it does not."""
+    bin_dir = tools.installed()
+    if bin_dir is None or not instance().kubeconfig.exists():
+        raise UserError(f"instance {instance().name!r} is not up. Start it: make up")
+    return program_environment(bin_dir)
+
+
+def run_job(console: Console, environment: dict[str, str]) -> None:
+    login = slurm_job.Login(environment)
+    with console.step("example job") as say:
+        result = slurm_job.run_example(login, say)
+    console.title("squeue, while it ran")
+    console.print(result.squeue)
+    console.title(f"{login.user}@{login.pod}:~$ cat {Path(result.output_file).name}")
+    console.print(result.output.rstrip())
+    show_cluster(console, login)
+
+
+def show_cluster(console: Console, login: slurm_job.Login) -> None:
+    console.title(f"{login.user}@{login.pod}:~$ sinfo")
+    console.print(login.run("sinfo").rstrip())
+    table = Table("Slurm node", "pod", "Kubernetes node", box=None)
+    for row in slurm_job.node_table(login.environment):
+        table.add_row(*(escape(cell) for cell in row))
+    console.rich.print(table)
+
+
+def what_next(console: Console) -> None:
+    console.title("What next")
+    for command, what in {
+        "make shell": "a shell on the login node: sbatch, srun, squeue",
+        "make job": "the example job once more",
+        "./slipway kubectl get pods -A -o wide": "the cluster",
+        "./slipway engine stack resources": "what the Pulumi program made",
+        "./slipway node drain <node>": "be unkind to a node (./slipway node --help)",
+        "make preview STACK=dev": "what the first real AWS stack would create",
+        "make down": "remove all of it",
+    }.items():
+        console.print(f"  {command:<40} {what}")
+
+
+def _pass_on(program: str) -> Callable[[argparse.Namespace, Console], int]:
+    def run(arguments: argparse.Namespace, console: Console) -> int:
+        environment = running_environment()
+        os.execvpe(program, [program, *arguments.rest], environment)  # noqa: S606
+
+    return run
+
+
+def _engine(arguments: argparse.Namespace, console: Console) -> int:
+    environment = program_environment(tools.installed() or Path(sys.executable).parent)
+    command = [sys.executable, "-m", "localcloud.engine", *arguments.rest]
+    os.execvpe(command[0], command, environment)  # noqa: S606
+
+
+def _node(arguments: argparse.Namespace, console: Console) -> int:
+    return kubernetes_cli.main(["node", *arguments.rest])
+
+
+PASS_ON: dict[str, Callable[[argparse.Namespace, Console], int]] = {
+    "kubectl": _pass_on("kubectl"),
+    "helm": _pass_on("helm"),
+    "aws": _pass_on("aws"),
+    "engine": _engine,
+    "node": _node,
+}

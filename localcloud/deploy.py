@@ -1,0 +1,120 @@
+"""From nothing to a ready Slurm cluster: what is prepared, started and deployed, and in which order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from localcloud import images, tools
+from localcloud.aws import service as aws
+from localcloud.console import Console, Log, UserError
+from localcloud.engine import api as engine
+from localcloud.environment import program_environment
+from localcloud.kubernetes import cluster, preflight
+from localcloud.paths import REPOSITORY, instance
+
+READY_TIMEOUT_SECONDS = 300
+SLURM_KINDS = ("controllers", "restapis", "nodesets", "loginsets")
+
+
+def check_machine() -> None:
+    """Refuse early, before anything is touched. Raises UserError with all problems at once."""
+    problems = preflight.problems()
+    if problems:
+        raise UserError("this machine cannot run the local cloud:\n" + "\n".join(f"  - {p}" for p in problems))
+
+
+def start_stand_ins(console: Console) -> Path:
+    """Tools, then registry with images, control plane and AWS side by side. Returns the folder of the tools."""
+    with console.step("tools", quiet_below=1.0) as say:
+        bin_dir = tools.ensure_tools(say)
+
+    def start_registry_and_images() -> None:
+        with console.step("images", quiet_below=1.0) as say:
+            cluster.start_registry(say)
+            images.ensure_images(say)
+
+    def start_kubernetes() -> None:
+        with console.step("Kubernetes", quiet_below=0.5) as say:
+            cluster.ensure_all(say)
+
+    def start_aws() -> None:
+        with console.step("AWS stand-in", quiet_below=0.5) as say:
+            aws.start(say)
+
+    parallel(start_registry_and_images, start_kubernetes, start_aws)
+    return bin_dir
+
+
+def parallel(*tasks: Callable[[], None]) -> None:
+    """Run the tasks side by side; when some fail, the first failure is raised after all have ended."""
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        futures: list[Future[None]] = [pool.submit(task) for task in tasks]
+    for future in futures:
+        future.result()
+
+
+def deploy(console: Console, stack: str, environment: Mapping[str, str]) -> engine.Result:
+    """Run the Pulumi program's `up` with the policy pack. Raises UserError when it fails."""
+    console.title(f"pulumi up --stack {stack}")
+    result = engine.run("up", stack, environment, policy_packs=[REPOSITORY / "policies"])
+    if result.exit_code:
+        raise UserError(
+            f"the deployment of stack {stack} did not finish; what it says is above.\n"
+            "Mend it and run `make up` again: it goes on from where it stopped."
+        )
+    return result
+
+
+def wait_for_slurm(say: Log, environment: Mapping[str, str]) -> None:
+    """Wait until every Slurm resource says Ready, telling what is missing meanwhile."""
+    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    told = ""
+    while True:
+        missing = not_ready(environment)
+        if not missing:
+            return
+        text = "; ".join(missing)
+        if text != told:
+            say(f"waiting for {text}")
+            told = text
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"Slurm is not ready after {READY_TIMEOUT_SECONDS} s: {text}.\n"
+                "Look at it: ./slipway kubectl -n slurm get pods,controllers,nodesets,loginsets,restapis; "
+                "./slipway logs operator"
+            )
+        time.sleep(0.3)
+
+
+def not_ready(environment: Mapping[str, str]) -> list[str]:
+    """Every Slurm resource that is not ready, with the reason that the operator gives."""
+    done = subprocess.run(
+        ["kubectl", "get", ",".join(f"{kind}.slinky.slurm.net" for kind in SLURM_KINDS), "-n", "slurm", "-o", "json"],
+        env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    if done.returncode:
+        return [f"the API server ({done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no answer'})"]
+    items = json.loads(done.stdout)["items"]
+    if not items:
+        return ["the Slurm resources to appear"]
+    missing = []
+    for item in items:
+        meta, status = item["metadata"], item.get("status", {})
+        ready = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), None)
+        current = ready is not None and ready.get("observedGeneration", meta["generation"]) == meta["generation"]
+        if ready is None or not current or ready["status"] != "True":
+            reason = ready.get("message") or ready.get("reason") if ready else None
+            missing.append(f"{item['kind']} {meta['name']}: {reason or 'not looked at by the operator yet'}")
+    return missing
+
+
+
+
+def marker() -> Path:
+    """Exists once the example job of this instance has finished: a later `up` that changes nothing runs none."""
+    return instance().state / "job-done"

@@ -1,0 +1,124 @@
+"""The example job: submitted with `sbatch` by an ordinary user on the login node, followed until it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from localcloud.console import Log, UserError
+
+NAMESPACE = "slurm"
+JOB_TIMEOUT_SECONDS = 120
+FINAL_STATES = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+
+# Two tasks on two nodes; each says where it runs, so that the output proves both.
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=hello
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=5
+#SBATCH --output=%x-%j.out
+echo "job $SLURM_JOB_ID of $USER on $SLURM_JOB_NODELIST"
+srun --label bash -c 'echo "hello from $(hostname), task $SLURM_PROCID of $SLURM_NTASKS, as $(id -un) (uid $(id -u))"'
+"""
+
+
+@dataclass(frozen=True)
+class JobResult:
+    job_id: int
+    state: str
+    nodes: str
+    output_file: str
+    output: str
+    squeue: str  # what squeue showed while the job was there
+
+
+class Login:
+    """Runs commands on the login node: a pod of the LoginSet, reached through the API server."""
+
+    def __init__(self, environment: Mapping[str, str], user: str | None = None) -> None:
+        self.environment = dict(environment)
+        self.pod = self._ready_pod()
+        self.user = user or self._first_user()
+
+    def _kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
+        done = subprocess.run(
+            ["kubectl", "--namespace", NAMESPACE, *arguments],
+            env=self.environment, input=stdin, capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise UserError(f"kubectl {' '.join(arguments[:4])} …: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def _ready_pod(self) -> str:
+        pods = json.loads(self._kubectl("get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "json"))["items"]
+        for pod in pods:
+            conditions = pod["status"].get("conditions", [])
+            if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
+                return str(pod["metadata"]["name"])
+        seen = ", ".join(f"{p['metadata']['name']} is {p['status'].get('phase')}" for p in pods) or "there is none"
+        raise UserError(
+            f"no login pod is ready in namespace {NAMESPACE} ({seen}).\n"
+            "Run `make up`, or look at it: ./slipway kubectl -n slurm describe pods -l app.kubernetes.io/name=login"
+        )
+
+    def _first_user(self) -> str:
+        lines = self._kubectl("exec", self.pod, "-c", "login", "--", "cat", "/var/lib/extrausers/passwd").splitlines()
+        if not lines:
+            raise UserError("the stack has no ordinary user: add one under `slipway:users` in stacks/Pulumi.local.yaml")
+        return lines[0].split(":")[0]
+
+    def run(self, command: str, stdin: str | None = None) -> str:
+        """Run a shell command as the user, in the user's home directory, and return what it printed."""
+        return self._kubectl(
+            "exec", "-i", self.pod, "-c", "login", "--", "su", "-", self.user, "-c", command, stdin=stdin
+        )
+
+    def shell_command(self) -> Sequence[str]:
+        """The command line of an interactive login shell."""
+        return ["kubectl", "-n", NAMESPACE, "exec", "-it", self.pod, "-c", "login", "--", "su", "-", self.user]
+
+
+def run_example(login: Login, say: Log) -> JobResult:
+    """Submit the example and wait for its end. Raises UserError with Slurm's reason when it does not complete."""
+    job_id = int(login.run("sbatch --parsable", stdin=SCRIPT).strip().split(";")[0])
+    say(f"job {job_id} submitted by {login.user}")
+    squeue = ""
+    deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
+    while True:
+        # One call for both: each costs an exec through the API server.
+        shown = login.run(f"squeue --jobs={job_id} 2>/dev/null; scontrol show job {job_id} --oneliner")
+        *queue, record = shown.strip().splitlines()
+        squeue = squeue or "\n".join(queue)
+        fields = dict(pair.split("=", 1) for pair in record.split() if "=" in pair)
+        state = fields["JobState"]
+        if state in FINAL_STATES:
+            break
+        say(f"job {job_id} is {state.lower()} ({fields.get('Reason', 'None')})")
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"job {job_id} is still {state} after {JOB_TIMEOUT_SECONDS} s (reason {fields.get('Reason')}).\n"
+                f"Look at it: ./slipway shell, then: scontrol show job {job_id}; sinfo -R"
+            )
+        time.sleep(0.3)
+    path = fields["StdOut"]
+    output = login.run(f"cat {path} 2>/dev/null || true")
+    if state != "COMPLETED":
+        raise UserError(f"job {job_id} ended as {state} (exit code {fields.get('ExitCode')}). Its output:\n{output}")
+    return JobResult(job_id, state, fields["NodeList"], path, output, squeue)
+
+
+def node_table(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Slurm node, pod and Kubernetes node of every worker, by name."""
+    text = subprocess.run(
+        ["kubectl", "-n", NAMESPACE, "get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "json"],
+        env=dict(environment), capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    rows = []
+    for pod in json.loads(text)["items"]:
+        name = pod["metadata"]["name"]
+        rows.append((pod["spec"].get("hostname", name), name, pod["spec"].get("nodeName", "-")))
+    return sorted(rows)
