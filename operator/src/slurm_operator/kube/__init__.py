@@ -1,0 +1,1 @@
+"""Kubernetes: REST client, caches, work queue, lease and events."""

@@ -1,0 +1,1 @@
+"""Runs controllers: settings, logging, metrics, health, leader election and the manager."""
