@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 import msgspec
@@ -103,7 +104,7 @@ class KubeClient(Transport):
         seconds: int = 300,
         inactivity: float = 120.0,
         metadata_only: bool = False,
-    ) -> AsyncIterator[Sequence[WatchEvent]]:
+    ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Events after `resource_version`, in batches as they arrive; ends when the server ends the watch.
 
         Bookmarks are asked for: the server sends one about every minute, so `inactivity` seconds of silence mean a dead
@@ -117,13 +118,15 @@ class KubeClient(Transport):
             **_selectors(label_selector, ""),
         }
         accept = _METADATA if metadata_only else JSON
-        async for lines in self.stream(resource, namespace, params, accept, inactivity):
-            try:
-                yield [_decode_event(line) for line in lines if line]
-            except msgspec.DecodeError as error:
-                raise Unreachable(
-                    0, "Unreachable", f"unreadable event: {error}", verb="watch", target=str(resource)
-                ) from error
+        async with aclosing(self.stream(resource, namespace, params, accept, inactivity)) as stream:
+            async for lines in stream:
+                try:
+                    events = [_decode_event(line) for line in lines if line]
+                except msgspec.DecodeError as error:
+                    why = f"unreadable event: {error}"
+                    raise Unreachable(0, "Unreachable", why, verb="watch", target=str(resource)) from error
+                if events:
+                    yield events
 
     # --- writes ---
 

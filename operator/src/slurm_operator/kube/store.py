@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slurm_operator.kube.objects import controller_of, labels_of
 from slurm_operator.kube.resources import Key, Object
@@ -54,7 +54,7 @@ class Store:
             return list(self._objects.values())
         return [obj for key, obj in self._objects.items() if key.namespace == namespace]
 
-    def by_index(self, name: str, value: str) -> Iterable[Object]:
+    def by_index(self, name: str, value: str) -> Sequence[Object]:
         """Objects with that value in the index. Raises KeyError for an index that does not exist."""
         return list(self._indexes[name].get(value, {}).values())
 

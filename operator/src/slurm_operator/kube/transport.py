@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -205,7 +205,7 @@ class Transport:
 
     async def stream(
         self, resource: Resource, namespace: str | None, params: dict[str, str], accept: str, inactivity: float
-    ) -> AsyncIterator[list[bytes]]:
+    ) -> AsyncGenerator[list[bytes], None]:
         """Lines of a watch as they arrive; raises Unreachable when it breaks or is silent for `inactivity` seconds."""
         assert self._session is not None, "use `async with KubeClient(...)`"
         target = _target(resource, namespace or "", "")
