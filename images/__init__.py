@@ -1,0 +1,1 @@
+"""Container images of slipway: Dockerfiles, and the tags their contents give them (tags.py)."""
