@@ -1,0 +1,247 @@
+"""Worker pods of a NodeSet, and what all workers of a cluster share: a headless Service and a disruption budget."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from slurm_operator.api.load import InvalidSpec
+from slurm_operator.api.names import (
+    APP_WORKER,
+    ETC_SLURM,
+    LABEL_CLUSTER,
+    LABEL_NAME,
+    LABEL_POD_HOSTNAME,
+    LABEL_POD_INDEX,
+    LABEL_POD_NAME,
+    LABEL_POD_PROTECT,
+    LABEL_REVISION,
+    LABEL_SCALING_MODE,
+    SLURMD_PORT,
+    TAINT_WORKER,
+    workers_pdb,
+    workers_service,
+)
+from slurm_operator.api.nodeset import NodeSetSpec
+from slurm_operator.desired.conf_syntax import BadConf, Setting, check_node, parse
+from slurm_operator.desired.parts import (
+    Cluster,
+    Map,
+    container,
+    dns,
+    http_probe,
+    key_volume,
+    labels,
+    meta,
+    pod_template,
+    quantity,
+    selector,
+)
+from slurm_operator.kube.objects import canonical_hash, owner_reference
+from slurm_operator.kube.resources import Object
+
+# What slurmd needs to start tasks as their users, and no more (proved with Slurm 26.05).
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+
+# Jobs of a worker that ends are over: DOWN lets Slurm requeue them at once instead of after SlurmdTimeout. The reason
+# of an administrator's drain is kept word for word; a node that the operator drained stays as it is.
+PRE_STOP = r"""
+node=$(hostname)
+shown=$(timeout 5 scontrol --oneliner show node "$node" 2>/dev/null) || exit 0
+case $shown in *Reason=*) reason=${shown#*Reason=}; reason=${reason% \[*} ;; *) reason= ;; esac
+case $shown in *DRAIN*) case $reason in "slurm-operator: "*) exit 0 ;; esac ;; *) reason= ;; esac
+timeout 5 scontrol update "NodeName=$node" State=DOWN "Reason=${reason:-slurm-operator: Pod is terminating}" || true
+"""
+
+_HOSTNAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+_MAX_HOSTNAME = 63
+
+
+def group_name(name: str, spec: NodeSetSpec) -> str:
+    """The NodeSet's name in Slurm: node feature, Slurm NodeSet and partition."""
+    return str(spec.template.spec.get("hostname") or name).rstrip("-")
+
+
+def host_prefix(name: str, spec: NodeSetSpec) -> str:
+    """What comes before the number in the name of a Slurm node."""
+    return str(spec.template.spec.get("hostname") or f"{name}-")
+
+
+def ordinal_text(ordinal: int, spec: NodeSetSpec) -> str:
+    return str(ordinal).zfill(spec.ordinal_padding)
+
+
+def pod_name(name: str, spec: NodeSetSpec, ordinal: int) -> str:
+    return f"{name}-{ordinal_text(ordinal, spec)}"
+
+
+def slurm_node_name(name: str, spec: NodeSetSpec, ordinal: int) -> str:
+    """Host name of the pod, which is the name of its Slurm node."""
+    return f"{host_prefix(name, spec)}{ordinal_text(ordinal, spec)}"
+
+
+def ordinal_of(node: str, name: str, spec: NodeSetSpec) -> int | None:
+    """The number in the name of a Slurm node of this NodeSet; None if the name is not one of its names."""
+    prefix = host_prefix(name, spec)
+    digits = node.removeprefix(prefix)
+    if node == digits or not digits.isascii() or not digits.isdigit():
+        return None
+    ordinal = int(digits)
+    return ordinal if ordinal_text(ordinal, spec) == digits else None
+
+
+def pod_selector(name: str) -> str:
+    """Label selector of a NodeSet's pods as text, for autoscalers."""
+    return ",".join(f"{key}={value}" for key, value in selector(APP_WORKER, name).items())
+
+
+def revision(name: str, spec: NodeSetSpec, cluster: Cluster) -> str:
+    """Hash of all that a worker is made of except its number: another hash means the pod has to be replaced."""
+    return canonical_hash(_template(name, spec, cluster))[:10]
+
+
+def worker(owner: Object, spec: NodeSetSpec, cluster: Cluster, ordinal: int) -> Object:
+    """The pod of one worker. Raises InvalidSpec where no valid pod can be made."""
+    name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
+    template = _template(name, spec, cluster)
+    hostname = slurm_node_name(name, spec, ordinal)
+    if not _HOSTNAME.match(hostname) or len(hostname) > _MAX_HOSTNAME:
+        raise InvalidSpec(f"spec.template.spec.hostname: {hostname!r} is no host name ({_MAX_HOSTNAME} characters)")
+    pod = pod_name(name, spec, ordinal)
+    template["metadata"]["labels"] |= {
+        LABEL_POD_NAME: pod,
+        LABEL_POD_INDEX: ordinal_text(ordinal, spec),
+        LABEL_POD_HOSTNAME: hostname,
+        LABEL_REVISION: revision(name, spec, cluster),
+    }
+    template["metadata"] |= {"name": pod, "namespace": namespace, "ownerReferences": [owner_reference(owner)]}
+    template["spec"]["hostname"] = hostname
+    return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def cluster_service(controller: Object, cluster: Cluster) -> Object:
+    """Names for all workers of the cluster, before they are ready too: slurmctld talks to them first."""
+    own = {LABEL_NAME: APP_WORKER, LABEL_CLUSTER: cluster.name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta(workers_service(cluster.name), cluster.namespace, own, owner=controller),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": own,
+            "ports": [{"name": "slurmd", "port": SLURMD_PORT, "targetPort": SLURMD_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def cluster_budget(controller: Object, cluster: Cluster) -> Object:
+    """No worker that runs a job may be evicted: such pods carry the label `pod-protect`."""
+    own = {LABEL_NAME: APP_WORKER, LABEL_CLUSTER: cluster.name}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": meta(workers_pdb(cluster.name), cluster.namespace, own, owner=controller),
+        "spec": {
+            "maxUnavailable": 0,
+            "selector": {"matchLabels": {LABEL_CLUSTER: cluster.name, LABEL_POD_PROTECT: "true"}},
+        },
+    }
+
+
+def node_conf(name: str, spec: NodeSetSpec) -> str:
+    """Value of slurmd's --conf. Raises BadConf, naming the field."""
+    settings = [setting for line in parse(spec.extra_conf, "spec.extraConf") for setting in line.settings]
+    check_node(settings, "spec.extraConf")
+    features = [group_name(name, spec)]
+    others: dict[str, Setting] = {}
+    for setting in settings:
+        if setting.name in ("feature", "features"):
+            features += setting.value.strip('"').split(",")
+        elif setting.name in ("nodename", "state", "reason"):
+            raise BadConf(f"spec.extraConf: {setting.key} is not for slurmd --conf")
+        else:
+            others[setting.name] = setting
+    unique = list(dict.fromkeys(feature for feature in features if feature))
+    return " ".join([f"Features={','.join(unique)}", *(str(others[key]) for key in sorted(others))])
+
+
+def _template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
+    own = labels(APP_WORKER, name, cluster.name, "worker") | {LABEL_SCALING_MODE: spec.scaling_mode.lower()}
+    base: Map = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "subdomain": workers_service(cluster.name),
+        "dnsConfig": dns(cluster.worker_domain),
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [_slurmd(name, spec, cluster)],
+        "tolerations": [{"key": TAINT_WORKER, "operator": "Exists", "effect": "NoExecute"}],
+        "volumes": [
+            key_volume("etc-slurm", cluster, mode=0o400),
+            # The container runtime's own /dev/shm has 64 MiB: too little for NCCL and data loaders.
+            {"name": "dshm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+    if not spec.oversubscribe_node:
+        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {LABEL_NAME: APP_WORKER}}}
+        base["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    template = pod_template(own, base, spec.template)
+    _keep_apart(template["spec"], base)
+    return template
+
+
+def _keep_apart(pod: Map, base: Map) -> None:
+    """A user's own anti-affinity comes on top of ours, not in its place: lists in `affinity` would be replaced."""
+    ours = _terms(base)
+    theirs = _terms(pod)
+    if ours and theirs is not ours:
+        rules = pod["affinity"].setdefault("podAntiAffinity", {})
+        rules["requiredDuringSchedulingIgnoredDuringExecution"] = [
+            *ours, *(term for term in theirs if term not in ours)
+        ]  # fmt: skip
+
+
+def _terms(pod: Map) -> list[Map]:
+    anti = ((pod.get("affinity") or {}).get("podAntiAffinity") or {}) if pod.get("affinity") else {}
+    return list(anti.get("requiredDuringSchedulingIgnoredDuringExecution") or [])
+
+
+def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
+    cpus, memory = _limits(spec)
+    base = {
+        "name": "slurmd",
+        # Quoted for a shell: images that join their arguments and images that do not both understand it.
+        "args": ["-Z", "--conf-server", cluster.conf_server, "--conf", f"'{node_conf(name, spec)}'"],
+        "env": [{"name": "POD_CPUS", "value": str(cpus)}, {"name": "POD_MEMORY", "value": str(memory)}],
+        "ports": [{"name": "slurmd", "containerPort": SLURMD_PORT, "protocol": "TCP"}],
+        "startupProbe": http_probe("/livez", SLURMD_PORT, period=1, failures=600),
+        "readinessProbe": http_probe("/readyz", SLURMD_PORT, period=5),
+        "livenessProbe": http_probe("/livez", SLURMD_PORT, period=10, failures=6),
+        "lifecycle": {"preStop": {"exec": {"command": ["/bin/sh", "-c", PRE_STOP]}}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)},
+        },
+        "volumeMounts": [
+            {"name": "etc-slurm", "mountPath": ETC_SLURM, "readOnly": True},
+            {"name": "dshm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount point of shared memory
+        ],
+    }
+    return container(base, spec.slurmd, "spec.slurmd")
+
+
+def _limits(spec: NodeSetSpec) -> tuple[int, int]:
+    """CPUs and MiB that the pod may use, from the container's limits or else the pod's; 0 where there is no limit."""
+
+    def limits() -> Iterable[tuple[str, Map]]:
+        yield "spec.template.spec.resources.limits", (spec.template.spec.get("resources") or {}).get("limits") or {}
+        yield "spec.slurmd.resources.limits", (spec.slurmd.get("resources") or {}).get("limits") or {}
+
+    cpus = memory = 0
+    for where, values in limits():
+        if values.get("cpu"):
+            cpus = max(1, math.floor(quantity(values["cpu"], f"{where}.cpu")))
+        if values.get("memory"):
+            memory = math.floor(quantity(values["memory"], f"{where}.memory") / 2**20)
+    return cpus, memory
