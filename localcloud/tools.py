@@ -69,6 +69,11 @@ def kubernetes_version() -> str:
     return module_versions((MODULE / "go.mod").read_text())["k8s.io/kubernetes"]
 
 
+def coredns_version() -> str:
+    """Version of CoreDNS, as "v1.15.0"."""
+    return module_versions((MODULE / "go.mod").read_text())["github.com/coredns/coredns"]
+
+
 def _build_command(out: Path) -> list[str]:
     versions = module_versions((MODULE / "go.mod").read_text())
     version = versions["k8s.io/kubernetes"]

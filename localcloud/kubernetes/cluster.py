@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from localcloud.kubernetes import controlplane, processes
+from localcloud.kubernetes import controlplane, network, nodes, pki, processes
 from localcloud.kubernetes import leftovers as leftovers_of
+from localcloud.kubernetes import node as machine
+from localcloud.kubernetes import registry as registry_of
 from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.commands import run
 from localcloud.kubernetes.errors import ClusterError, Log, quiet
 from localcloud.kubernetes.locks import hold
+from localcloud.kubernetes.nodefiles import Node
+from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import Instance, instance
 from localcloud.tools import ensure_tools, installed
 
@@ -82,6 +88,14 @@ def _claim(inst: Instance) -> None:
         )
 
 
+def _prepare(inst: Instance) -> None:
+    """Certificates and the bridge: what control plane and nodes both need before anything else."""
+    with hold(inst.run / "pki.lock"):
+        pki.ensure_pki(inst)
+    with hold(inst.run / "network.lock"):
+        network.ensure_bridge(inst)
+
+
 def start_control_plane(log: Log = quiet, inst: Instance | None = None) -> None:
     """Start what does not run of etcd, API server, controller manager and scheduler; returns when it is ready.
 
@@ -92,8 +106,141 @@ def start_control_plane(log: Log = quiet, inst: Instance | None = None) -> None:
         return
     inst = inst or instance()
     bin_dir = ensure_tools(log)
-    with using(inst, log), hold(inst.run / "control-plane.lock", log=log, what="the control plane"):
+    with using(inst, log):
+        _prepare(inst)
+        _start_control_plane(inst, bin_dir, log)
+
+
+def _start_control_plane(inst: Instance, bin_dir: Path, log: Log) -> None:
+    with hold(inst.run / "control-plane.lock", log=log, what="the control plane"):
         controlplane.start(inst, bin_dir, log)
+
+
+def start_registry(log: Log = quiet, inst: Instance | None = None) -> None:
+    """Start the registry that stands in for ECR, at 10.N.0.1:5000, unless it runs; returns when it answers."""
+    inst = inst or instance()
+    bin_dir = ensure_tools(log)
+    with using(inst, log):
+        registry_of.start(inst, bin_dir, log)
+
+
+def ensure_all(log: Log = quiet, inst: Instance | None = None, seconds: float = 90) -> list[str]:
+    """Start what does not run: registry, control plane and all nodes that were added and not switched off.
+
+    Returns the names of these nodes once they are Ready (at most `seconds` after they were started).
+    """
+    if external_kubeconfig():
+        _check_external()
+        return []
+    inst = inst or instance()
+    bin_dir = ensure_tools(log)
+    with using(inst, log):
+        _prepare(inst)
+        with ThreadPoolExecutor(3) as pool:
+            parts = [
+                pool.submit(registry_of.start, inst, bin_dir, log),
+                pool.submit(_start_control_plane, inst, bin_dir, log),
+            ]
+            names = nodes.start_all(inst, bin_dir, log)
+            for part in parts:
+                part.result()
+        nodes.wait_ready(inst, names, api(inst), seconds)
+    return names
+
+
+def add_node(spec: NodeSpec, log: Log = quiet, inst: Instance | None = None) -> None:
+    """Add a node, or make an existing one of that name what `spec` says, and start what does not run of it.
+
+    Returns when it has registered; wait_ready() waits until pods can run on it. The control plane must run or be
+    about to start. Many threads and processes may add nodes at the same time.
+    An existing cluster ($SLIPWAY_KUBECONFIG) keeps the nodes it has.
+    """
+    if external_kubeconfig():
+        _check_external()
+        return
+    inst = inst or instance()
+    bin_dir = ensure_tools(log)
+    with using(inst, log):
+        _prepare(inst)
+        nodes.add(inst, spec, bin_dir, api(inst), log)
+
+
+def remove_node(name: str, log: Log = quiet, inst: Instance | None = None) -> None:
+    """End a node and remove it with its data, its Node object and its pods; no error if there is none.
+
+    Drain it before, if what runs on it is to end in peace.
+    """
+    if external_kubeconfig():
+        return
+    inst = inst or instance()
+    with using(inst, log):
+        nodes.remove(inst, name, api(inst), log)
+
+
+def start_node(name: str, log: Log = quiet, inst: Instance | None = None) -> None:
+    """Start what does not run of a node that was added, for example after kill_node() or stop_node()."""
+    inst = _own(inst)
+    bin_dir = ensure_tools(log)
+    with using(inst, log):
+        _prepare(inst)
+        nodes.start(inst, name, bin_dir, log)
+
+
+def stop_node(name: str, log: Log = quiet, inst: Instance | None = None) -> None:
+    """Switch a node off; it stays off, also over ensure_all(), until it is started or added again."""
+    inst = _own(inst)
+    with using(inst, log):
+        nodes.stop(inst, name, log)
+
+
+def kill_node(name: str, inst: Instance | None = None) -> None:
+    """End everything in a node at once, as a power failure would; the next ensure_all() brings it back."""
+    inst = _own(inst)
+    with using(inst):
+        nodes.kill(inst, name)
+
+
+def cordon_node(name: str, unschedulable: bool = True, inst: Instance | None = None) -> None:
+    """Keep new pods from a node, or with False let them in again."""
+    nodes.cordon(name, api(inst), unschedulable)
+
+
+def drain_node(name: str, inst: Instance | None = None, seconds: int = 120) -> None:
+    """Cordon a node and evict its pods, except those of DaemonSets; returns when they are gone."""
+    nodes.drain(name, kubeconfig_path(inst), ensure_tools(), seconds)
+
+
+def wait_ready(names: Iterable[str], inst: Instance | None = None, seconds: float = 90) -> None:
+    """Wait until the nodes are Ready. Raises ClusterError that says what is wrong with which node."""
+    own = None if external_kubeconfig() else inst or instance()
+    nodes.wait_ready(own, names, api(inst), seconds)
+
+
+def node_names(inst: Instance | None = None) -> list[str]:
+    """Names of all nodes: of those that were added, or of those that an existing cluster has."""
+    if external_kubeconfig():
+        return [obj["metadata"]["name"] for obj in api().request("GET", "/api/v1/nodes")["items"]]
+    return [node.name for node in nodes.known(inst or instance())]
+
+
+def node_command(name: str, argv: Sequence[str], inst: Instance | None = None) -> list[str]:
+    """The command line that runs a program inside a node (on the host, as root)."""
+    inst = _own(inst)
+    return machine.command_in(nodes.find(inst, name), ensure_tools(), argv)
+
+
+def run_in_node(name: str, argv: Sequence[str], inst: Instance | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program inside a node and return what it wrote."""
+    return subprocess.run(node_command(name, argv, inst), capture_output=True, text=True, check=False)
+
+
+def _own(inst: Instance | None) -> Instance:
+    if external_kubeconfig():
+        raise ClusterError(
+            f"the nodes of an existing cluster (SLIPWAY_KUBECONFIG={external_kubeconfig()}) are not ours to switch. "
+            "Next: use the tool that made it"
+        )
+    return inst or instance()
 
 
 def _check_external() -> None:
@@ -148,8 +295,21 @@ def status(inst: Instance | None = None) -> list[str]:
     if bin_dir is None or not inst.kubeconfig.exists():
         return [f"local cluster {inst.name!r} is not set up"]
     lines = []
-    for daemon in controlplane.daemons(inst, bin_dir):
+    for daemon in (*controlplane.daemons(inst, bin_dir), registry_of.daemon(inst, bin_dir)):
         pid = processes.running(daemon)
         lines.append(f"{daemon.name}: {f'running (process {pid})' if pid else 'not running'}")
-    lines.append(f"API server {inst.apiserver_url}: {'ready' if api(inst).ready() else 'does not answer'}")
-    return lines
+    ready = api(inst).ready()
+    lines.append(f"API server {inst.apiserver_url}: {'ready' if ready else 'does not answer'}")
+    return lines + [f"node {n.name} ({n.address}): {_node_status(inst, n, ready)}" for n in nodes.known(inst)]
+
+
+def _node_status(inst: Instance, node: Node, api_ready: bool) -> str:
+    if machine.first_process(node) is None:
+        return "switched off" if node.stopped else "dead"
+    if not api_ready:
+        return "running"
+    try:
+        nodes.wait_ready(inst, [node.name], api(inst), seconds=0)
+    except ClusterError as error:
+        return str(error)
+    return "ready"

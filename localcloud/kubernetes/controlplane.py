@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from localcloud.kubernetes import network, processes
+from localcloud.kubernetes import processes
 from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.errors import ClusterError, Log
-from localcloud.kubernetes.pki import ensure_pki, kubeconfig_text, write_private
+from localcloud.kubernetes.pki import kubeconfig_text, write_private
 from localcloud.kubernetes.processes import Daemon
 from localcloud.paths import Instance
 
@@ -120,13 +120,14 @@ def daemons(inst: Instance, bin_dir: Path) -> list[Daemon]:
 
 
 def start(inst: Instance, bin_dir: Path, log: Log) -> None:
-    """Start what does not run, and return when the API server says that it is ready. Its caller holds the lock."""
-    ensure_pki(inst)
+    """Start what does not run, and return when the API server says that it is ready.
+
+    The caller holds the lock, and has made certificates and bridge.
+    """
     authentication = kubeconfig_text("aws", f"{inst.aws_url}/slipway/authenticate", "apiserver", {}, None).encode()
     file = inst.state / "pki" / "authentication.kubeconfig"
     if not file.exists() or file.read_bytes() != authentication:
         write_private(file, authentication)
-    network.ensure_bridge(inst)
     begin = time.monotonic()
     store, api_server, *controllers = daemons(inst, bin_dir)
     started = [daemon.name for daemon in (store, api_server) if processes.ensure(daemon)]
@@ -138,16 +139,18 @@ def start(inst: Instance, bin_dir: Path, log: Log) -> None:
         log(f"control plane ready at {inst.apiserver_url} after {time.monotonic() - begin:.1f} s")
 
 
-def wait_api(inst: Instance, needed: list[Daemon]) -> None:
-    """Wait until the API server is ready. Raises ClusterError with its log's end if it, or etcd, ends before."""
+def wait_api(inst: Instance, needed: list[Daemon], appear: float = 1) -> None:
+    """Wait until the API server is ready. Raises ClusterError with its log's end if it, or etcd, ends before.
+
+    appear: how many seconds it may take until their processes are there, in case that another thread starts them.
+    """
     api = Api(inst.kubeconfig)
     end = time.monotonic() + READY_SECONDS
     while not api.ready():
         for daemon in needed:
-            # Twice, because the process is not seen by its own command line until it has replaced the launcher.
-            if processes.running(daemon) is None and not _appears(daemon):
+            if processes.running(daemon) is None and not _appears(daemon, appear):
                 said = processes.last_words(daemon.log)
-                raise ClusterError(f"{daemon.name} ended while it started. The end of {daemon.log}:\n{said}")
+                raise ClusterError(f"{daemon.name} is not running. The end of {daemon.log}:\n{said}")
         if time.monotonic() > end:
             raise ClusterError(
                 f"the API server is not ready after {READY_SECONDS} s. Next: read {needed[-1].log} and {needed[0].log}"
@@ -155,8 +158,9 @@ def wait_api(inst: Instance, needed: list[Daemon]) -> None:
         time.sleep(0.05)
 
 
-def _appears(daemon: Daemon) -> bool:
-    end = time.monotonic() + 1
+def _appears(daemon: Daemon, seconds: float) -> bool:
+    # A process is not seen by its own command line until it has replaced the launcher.
+    end = time.monotonic() + seconds
     while processes.running(daemon) is None:
         if time.monotonic() > end:
             return False

@@ -64,10 +64,15 @@ def running(daemon: Daemon) -> int | None:
     return next((pid for pid in cgroups.pids(daemon.group) if command_of(pid) == daemon.argv), None)
 
 
+def members(group: str, program: str) -> list[int]:
+    """Processes of a group that run a program (its file name), with whatever arguments."""
+    found = ((pid, command_of(pid)) for pid in cgroups.pids(group))
+    return [pid for pid, argv in found if argv and Path(argv[0]).name == program]
+
+
 def _same_program(daemon: Daemon) -> list[int]:
-    """Processes of the daemon's group that run its program with whatever arguments (an old version, for example)."""
-    found = ((pid, command_of(pid)) for pid in cgroups.pids(daemon.group))
-    return [pid for pid, argv in found if argv and Path(argv[0]).name == daemon.name]
+    """Processes of the daemon's group that run its program: itself, or an older version of it."""
+    return members(daemon.group, daemon.name)
 
 
 def ensure(daemon: Daemon) -> bool:
