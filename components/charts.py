@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as kubernetes
 
-ROOT = Path(__file__).resolve().parent.parent
+CHARTS = Path("charts")  # Pulumi runs the program in the project's folder
 TIMEOUT_S = 900  # pulling images onto fresh nodes takes minutes
 
 
@@ -24,10 +24,10 @@ def release(
     return kubernetes.helm.v3.Release(
         name,
         name=name,
-        chart=f"charts/{chart}",
+        chart=str(CHARTS / chart),
         namespace=namespace,
         values=values,
-        description=f"charts/{chart} {content_hash(ROOT / 'charts' / chart)}",
+        description=f"{CHARTS / chart} {content_hash(CHARTS / chart)}",
         timeout=TIMEOUT_S,
         max_history=5,
         opts=opts,

@@ -96,7 +96,7 @@ class Cluster(pulumi.ComponentResource):
                 "subnet_ids": list(subnets.values()),
                 "endpoint_private_access": True,
                 "endpoint_public_access": bool(access.api_from),
-                **({"public_access_cidrs": list(access.api_from)} if access.api_from else {}),
+                "public_access_cidrs": list(access.api_from) or None,
             },
             encryption_config={"resources": ["secrets"], "provider": {"key_arn": key_arn}},
             enabled_cluster_log_types=LOG_TYPES,

@@ -40,17 +40,14 @@ LIFECYCLE = document_json(
 
 @dataclass(frozen=True)
 class Reference:
-    """A full image reference in the two halves that charts ask for: `repository:tag`.
-
-    For a digest the repository ends in @sha256 and the tag is its hexadecimal digits, which joins to the same.
-    """
+    """A full image reference in the parts that charts ask for. version: a tag, or a digest (`sha256:…`)."""
 
     repository: pulumi.Output[str]
-    tag: str
+    version: str
 
     def values(self) -> dict[str, pulumi.Input[str]]:
         """As a chart's `image` value."""
-        return {"repository": self.repository, "tag": self.tag}
+        return {"repository": self.repository, "digest" if ":" in self.version else "tag": self.version}
 
 
 class Images(pulumi.ComponentResource):
@@ -87,8 +84,8 @@ class Images(pulumi.ComponentResource):
     def _reference(self, image: str, override: str | None) -> Reference:
         if override is None:
             return Reference(pulumi.Output.concat(self.registry, f"/slipway/{image}"), image_tag(image))
-        repository, _, tag = override.rpartition(":")
-        return Reference(pulumi.Output.from_input(repository), tag)
+        repository, _, version = override.rpartition("@" if "@" in override else ":")
+        return Reference(pulumi.Output.from_input(repository), version)
 
     def _repository(self, image: str, delete_with_stack: bool, key_arn: pulumi.Input[str]) -> None:
         repository = aws.ecr.Repository(

@@ -123,9 +123,10 @@ class NodeGroup(pulumi.ComponentResource):
         version: str,
         role_arn: pulumi.Input[str],
         subnets: Mapping[str, pulumi.Input[str]],
+        after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """version: Kubernetes version of the nodes. subnets: by zone, one zone or several."""
+        """version: Kubernetes version of the nodes. subnets: by zone. after: what nodes need to join the cluster."""
         super().__init__(
             "slipway:aws:NodeGroup",
             name,
@@ -171,6 +172,7 @@ class NodeGroup(pulumi.ComponentResource):
             # Between min and max the number is whoever's who scales; the program would reset it at each run.
             opts=pulumi.ResourceOptions(
                 parent=self,
+                depends_on=after,
                 ignore_changes=["scalingConfig.desiredSize"] if spec.minimum < spec.maximum else None,
             ),
         )

@@ -14,7 +14,7 @@ from components.defaults import ClusterDefaults
 from components.encryption import EncryptionKey
 from components.images import Images
 from components.network import Network
-from components.nodes import NodeGroup, NodeRole, partition_group, system_group
+from components.nodes import GroupSpec, NodeGroup, NodeRole, partition_group, system_group
 from components.providers import aws_provider, kubernetes_provider
 from components.settings import Settings
 from components.slurm import LOGIN, SLURM_NAMESPACE, Slurm
@@ -58,9 +58,7 @@ class Platform(pulumi.ComponentResource):
         addons = Addons("addons", settings.cluster.version, eks.cluster, context, child)
         role = NodeRole("node", context, child)
 
-        def group(spec: Any, subnets: dict[str, pulumi.Output[str]]) -> NodeGroup:
-            # The network as a whole: a node without its way out cannot join, and one left behind holds the network.
-            after = [network, *addons.before_nodes]
+        def group(spec: GroupSpec, subnets: dict[str, pulumi.Output[str]]) -> NodeGroup:
             return NodeGroup(
                 spec.name,
                 spec,
@@ -69,7 +67,9 @@ class Platform(pulumi.ComponentResource):
                 version=settings.cluster.version,
                 role_arn=role.arn,
                 subnets=subnets,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=after),
+                # The network as a whole: a node without its way out cannot join, and one left behind holds the network.
+                after=[network, *addons.before_nodes],
+                opts=child,
             )
 
         system = group(system_group(settings.cluster.system_nodes), network.private_subnets)
@@ -97,7 +97,7 @@ class Platform(pulumi.ComponentResource):
             "kubeconfigCommand": pulumi.Output.concat(
                 "aws eks update-kubeconfig --region ", region, " --name ", eks.cluster.name
             ),
-            "loginCommand": f"kubectl -n {SLURM_NAMESPACE} exec -it deploy/{LOGIN} -- bash -l",
+            "loginCommand": login_command(settings),
             "imageRegistry": images.registry,
             "partitions": partition_table(settings),
         }
@@ -111,6 +111,12 @@ class Platform(pulumi.ComponentResource):
                 arn=caller_arn, opts=pulumi.InvokeOutputOptions(parent=self)
             ).issuer_arn
         )
+
+
+def login_command(settings: Settings) -> str:
+    """How to get a shell on a login pod, as the first user of the stack."""
+    shell = f"su - {settings.users[0].name}" if settings.users else "bash -l"
+    return f"kubectl -n {SLURM_NAMESPACE} exec -it deployment/slurm-{LOGIN} -c login -- {shell}"
 
 
 def partition_table(settings: Settings) -> list[dict[str, Any]]:

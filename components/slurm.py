@@ -19,7 +19,7 @@ from components.slurm_conf import config_files, node_options, partition_line, sl
 
 OPERATOR_NAMESPACE = "slurm-operator"
 SLURM_NAMESPACE = "slurm"
-LOGIN = "login"  # the one login set
+LOGIN = "login"  # the one login set; the chart makes Deployment slurm-login of it
 ON_SYSTEM_NODES: dict[str, Any] = {
     "nodeSelector": {"slipway.dev/role": "system"},
     "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}],
@@ -188,11 +188,11 @@ def user_values(user: User) -> dict[str, Any]:
 
 
 def home_volume(home: Home) -> dict[str, Any]:
-    """The Kubernetes volume source mounted at /home."""
+    """The Kubernetes volume source mounted at /home; none: each pod has a /home of its own."""
     if home.nfs:
         return {"nfs": {"server": home.nfs.server, "path": home.nfs.path}}
     if home.claim:
         return {"persistentVolumeClaim": {"claimName": home.claim}}
     if home.host_path:
         return {"hostPath": {"path": home.host_path, "type": "Directory"}}
-    return {"emptyDir": {}}
+    return {}

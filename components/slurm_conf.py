@@ -37,18 +37,15 @@ def slurm_conf(settings: Slurm, partitions: tuple[Partition, ...]) -> str:
 
 def config_files(settings: Slurm, partitions: tuple[Partition, ...]) -> dict[str, str]:
     """Further files beside slurm.conf, by name."""
-    files = {"cgroup.conf": _cgroup_conf(settings.cgroups)}
+    files = {}
+    if settings.cgroups:
+        # Without this file the operator switches cgroups off, and workers then need no privileges.
+        wanted = ["ConstrainCores=yes", "ConstrainRAMSpace=yes", "ConstrainDevices=yes"]
+        files["cgroup.conf"] = "\n".join(["CgroupPlugin=cgroup/v2", "IgnoreSystemd=yes", *wanted]) + "\n"
     if any(partition.gpu for partition in partitions):
         # slurmd finds the GPUs by the driver's own files, which need no NVIDIA library in the image.
         files["gres.conf"] = "AutoDetect=nvidia\n"
     return files
-
-
-def _cgroup_conf(confine: bool) -> str:
-    if not confine:
-        return "CgroupPlugin=disabled\n"
-    wanted = ["ConstrainCores=yes", "ConstrainRAMSpace=yes", "ConstrainDevices=yes"]
-    return "\n".join(["CgroupPlugin=cgroup/v2", "IgnoreSystemd=yes", *wanted]) + "\n"
 
 
 def partition_line(partition: Partition) -> str:

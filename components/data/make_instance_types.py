@@ -38,7 +38,7 @@ def accelerator(raw: dict[str, Any]) -> str | None:
 def facts(raw: dict[str, Any]) -> dict[str, Any] | None:
     """What is kept of one DescribeInstanceTypes entry; None for a type that can be no node.
 
-    pods: most pods by the VPC CNI's addresses, interfaces × (addresses − 1) + 2 on the first network card
+    pods: most pods by the VPC CNI's addresses, interfaces * (addresses - 1) + 2 on the first network card
     (formula of EKS's own max-pods calculator, without prefix delegation).
     """
     arch = next((a for a in ARCHITECTURES if a in raw["ProcessorInfo"]["SupportedArchitectures"]), None)

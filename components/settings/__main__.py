@@ -1,4 +1,4 @@
-"""`python -m components.settings schema | docs | write | check FILE…`: what editors, people and CI need of the schema."""
+"""`python -m components.settings schema | docs | write | check FILE…`: what editors, people and CI need."""
 
 from __future__ import annotations
 

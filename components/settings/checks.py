@@ -112,8 +112,8 @@ def room_for_nodes(settings: Settings, region: str) -> Iterator[Problem]:
                 ("network", "cidr"),
                 f"{settings.network.cidr} gives zone {zone} {room} addresses, and its {total} nodes may take "
                 f"{total * NODE_ADDRESSES} ({NODE_ADDRESSES} each, for the node and its pods).",
-                f"Use a larger network (one step, such as /{int(settings.network.cidr.partition('/')[2]) - 1}, doubles it), "
-                "lower nodes.max, or move partitions to other zones.",
+                "Use a larger network (up to /16; each step up has twice as many), lower nodes.max, "
+                "or move partitions to other zones.",
             )
 
 

@@ -71,7 +71,7 @@ class Access(Model):
             if not re.fullmatch(r"arn:aws[a-z-]*:iam::\d{12}:(role|user)/\S+", arn):
                 raise refuse(
                     f'"{arn}" is no ARN of an IAM role or user.',
-                    "Write it as arn:aws:iam::<account>:role/<path and name>; for a session of an assumed role, its role.",
+                    "Write arn:aws:iam::<account>:role/<path and name>; for a session of an assumed role, its role.",
                 )
         return value
 

@@ -182,15 +182,17 @@ def check_fits(partition: Partition) -> None:
             raise refuse(
                 f"resources.cpu asks for {asked.cpu:g} per node, {kind.name} has {kind.vcpus} CPUs "
                 f"of which {spare_cpu(kind):.2f} are free for Slurm.",
-                f"Ask for at most {int(spare_cpu(kind) * 100) / 100:g}, use a larger type, or leave cpu out to get the whole node.",
+                f"Ask for at most {int(spare_cpu(kind) * 100) / 100:g}, use a larger type, "
+                "or leave cpu out to get the whole node.",
             )
         if asked.memory and mebibytes(asked.memory) > spare_memory_mib(kind):
             raise refuse(
                 f"resources.memory asks for {asked.memory} per node, {kind.name} has {kind.memory_mib} MiB "
                 f"of which {spare_memory_mib(kind)} MiB are free for Slurm.",
-                f"Ask for at most {spare_memory_mib(kind)}Mi, use a larger type, or leave memory out to get the whole node.",
+                f"Ask for at most {spare_memory_mib(kind)}Mi, use a larger type, "
+                "or leave memory out to get the whole node.",
             )
-    if partition.cpu < 1 and asked.cpu is None or partition.memory_mib < 256:
+    if (partition.cpu < 1 and asked.cpu is None) or partition.memory_mib < 256:
         raise refuse(
             f"{partition.instances[0]} is too small: nothing is left for Slurm.",
             "Use a type with 2 CPUs and 2 GiB or more.",

@@ -49,12 +49,12 @@ def documentation() -> str:
     parts = [
         "# Configuration\n",
         f"<!-- Generated from components/settings by `{COMMAND} write`; edit the schema, not this file. -->\n",
-        "A stack is one file, `stacks/Pulumi.<stack>.yaml`. All that differs between stacks is in it, and nothing else.",
+        "A stack is one file, `stacks/Pulumi.<stack>.yaml`. All that differs between stacks is in it.",
         "Defaults are what production wants: a small stack asks for cheapness by key. An editor that speaks the YAML",
         "language server completes and checks keys by `stacks/stack.schema.json`.\n",
         "Wrong keys, values and combinations are refused before anything is made, each with its file, line and remedy.",
         f"`{COMMAND} check stacks/Pulumi.<stack>.yaml` tells the same without Pulumi.\n",
-        "Besides the keys below, `aws:region` is needed. Other `aws:` keys are handed to the AWS provider as they are.\n",
+        "Besides the keys below, `aws:region` is needed. Other `aws:` keys go to the AWS provider as they are.\n",
     ]
     for name, field in Settings.model_fields.items():
         model = _model(field.annotation)
@@ -91,7 +91,7 @@ def _short_default(field: FieldInfo, inner: type[BaseModel] | None) -> str:
         return "**needed**"
     value = field.default
     if value is PydanticUndefined or value is None or value in ("", (), {}):
-        return "–"
+        return "-"
     if isinstance(value, BaseModel):
         shown = json.dumps(value.model_dump(mode="json", by_alias=True, exclude_defaults=True))
         return "see below" if shown == "{}" else f"`{shown}`".replace('"', "")
@@ -105,7 +105,7 @@ def _type(field: FieldInfo, inner: type[BaseModel] | None) -> str:
     if inner:
         return "list" if annotation.startswith("tuple") else "keys"
     if "Literal" in annotation:
-        values = [v for v in _literals(field.annotation)]
+        values = _literals(field.annotation)
         text = " \\| ".join(str(v) for v in values)
         return f"list of {text}" if annotation.startswith("tuple") else text
     if annotation.startswith("tuple"):

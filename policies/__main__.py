@@ -1,0 +1,6 @@
+"""The policy pack. Only this call: the pack serves from its constructor, which never returns."""
+
+from pulumi_policy import EnforcementLevel, PolicyPack
+from slipway_policies import RULES
+
+PolicyPack("slipway", [rule.policy() for rule in RULES], EnforcementLevel.MANDATORY)
