@@ -222,6 +222,8 @@ class Transport:
                 timeout=timeout,
             ) as answer:
                 self._seen("GET", answer.status, began)
+                if answer.status == 401 and self.access.token is not None:
+                    self.access.token(force=True)
                 if answer.status != 200:
                     raise self._error(answer, await answer.read(), "watch", target)
                 rest = b""

@@ -20,7 +20,7 @@ BACKOFF_MAX_SECONDS = 30.0
 
 
 class QueueShutDown(Exception):
-    """The queue takes nothing more and is empty: the worker ends."""
+    """The queue is closed: the worker ends."""
 
 
 class Meter(Protocol):
@@ -110,7 +110,7 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key, which is ours until `done`. Raises QueueShutDown when closed and empty."""
+        """The next key, which is ours until `done`. Raises QueueShutDown when the queue is closed."""
         while not self._queue:
             if self._closed:
                 raise QueueShutDown
@@ -142,11 +142,18 @@ class WorkQueue(Generic[K]):
             self._idle.set()
 
     def shut_down(self) -> None:
-        """Take nothing more and forget what is delayed; workers finish what is queued, then end."""
+        """Take and give nothing more; workers finish what they hold, then end.
+
+        What is queued is forgotten: keys say where to look, and whoever runs next looks everywhere.
+        """
         self._closed = True
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._queue.clear()
+        self._dirty.clear()
+        if not self._processing:
+            self._idle.set()
         while self._getters:
             self._wake()
 

@@ -1,0 +1,173 @@
+"""What one cluster's Slurm said last: its nodes and job states, kept up by polling.
+
+Slurm has no watch. A poll that finds nothing new costs a millisecond and no bytes (304); one that does costs a whole
+list, so the pace adapts: at most a twentieth of the time is spent asking. An error never empties the cache; it makes
+it old, which `fresh_within` tells. For a decision that cannot be undone use `read_now`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from slurm_operator.errors import Unknown
+from slurm_operator.slurm.client import SlurmClient
+from slurm_operator.slurm.errors import SlurmException, SlurmNotFound
+from slurm_operator.slurm.types import JobState, NodeInfo, NotModified
+
+INTERVAL_SECONDS = 5.0
+SLOWEST_SECONDS = 60.0
+SHARE = 20  # a poll that took t is followed by a pause of at least 20 t
+RETRY_FIRST_SECONDS = 0.5
+RETRY_MAX_SECONDS = 10.0
+WHOLE_SECONDS = 120.0  # the list is read whole at least so often: "not modified" rests on slurmctld's clock
+SINGLE_READS = 64  # above it one list is cheaper than so many single reads
+
+Handler = Callable[[frozenset[str]], None]
+_log = logging.getLogger("slurm")
+
+
+class SlurmCache:
+    """Read `nodes` and `jobs` freely (do not change them); they are swapped whole, never emptied by an error."""
+
+    def __init__(self, client: SlurmClient, name: str = "", interval: float = INTERVAL_SECONDS) -> None:
+        self.nodes: Mapping[str, NodeInfo] = {}
+        self.jobs: Mapping[str, JobState] = {}
+        self.problem = ""
+        """Why the last poll failed; "" when it did not."""
+        self._client = client
+        self._name = name
+        self._interval = interval
+        self._last_update = 0
+        self._read_at = -math.inf
+        self._whole_at = -math.inf
+        self._failures = 0
+        self._handlers: list[Handler] = []
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the beginning of the last read that succeeded; infinite before the first."""
+        return time.monotonic() - self._read_at
+
+    @property
+    def reachable(self) -> bool:
+        """True if the last poll succeeded."""
+        return not self.problem and self._read_at > 0
+
+    def node(self, name: str) -> NodeInfo | None:
+        """The node as of the last poll; None: Slurm had no such node, or nothing was read yet (ask `fresh_within`)."""
+        return self.nodes.get(name)
+
+    def fresh_within(self, seconds: float) -> bool:
+        """True if the cache shows a state of at most `seconds` ago."""
+        return self.age <= seconds
+
+    def require_fresh(self, seconds: float) -> None:
+        """Raises Unknown if the cache is older than `seconds`, or was never filled."""
+        if not self.fresh_within(seconds):
+            age = "never" if math.isinf(self.age) else f"{self.age:.0f} s ago"
+            raise Unknown(f"Slurm's nodes were last read {age}: {self.problem or 'the first poll is under way'}")
+
+    def add_handler(self, handler: Handler) -> None:
+        """`handler(names)` after a poll that found these nodes new, changed or gone.
+
+        Also called, with no names, when Slurm becomes unreachable or is back. It must return at once.
+        """
+        self._handlers.append(handler)
+
+    def poke(self) -> None:
+        """Poll soon: we changed something."""
+        self._wake.set()
+
+    async def refresh(self) -> None:
+        """Returns when the cache shows a state from after this call. Raises a SlurmException if it cannot be read."""
+        asked = time.monotonic()
+        async with self._lock:
+            if self._read_at < asked:
+                await self._poll()
+
+    async def read_now(self, names: Iterable[str]) -> dict[str, NodeInfo | None]:
+        """What slurmctld says of these nodes at this moment; None: it has no such node. Any failure raises Unknown."""
+        wanted = list(dict.fromkeys(names))
+        try:
+            if len(wanted) > SINGLE_READS:
+                snapshot = await self._client.nodes()
+                assert not isinstance(snapshot, NotModified), "nothing was asked to compare with"
+                return {name: snapshot.nodes.get(name) for name in wanted}
+            async with asyncio.TaskGroup() as group:
+                tasks = {name: group.create_task(self._read_one(name)) for name in wanted}
+        except ExceptionGroup as group_error:
+            error = group_error.exceptions[0]
+            raise (error if isinstance(error, Unknown) else Unknown(str(error))) from error
+        except SlurmException as error:
+            raise (error if isinstance(error, Unknown) else Unknown(str(error))) from error
+        return {name: task.result() for name, task in tasks.items()}
+
+    async def _read_one(self, name: str) -> NodeInfo | None:
+        try:
+            return await self._client.node(name)
+        except SlurmNotFound:
+            return None
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            began = time.monotonic()
+            try:
+                async with self._lock:
+                    await self._poll()
+            except SlurmException:  # told by _poll
+                delay = min(RETRY_FIRST_SECONDS * 2.0 ** min(self._failures - 1, 10), RETRY_MAX_SECONDS)
+            else:
+                delay = min(max(self._interval, SHARE * (time.monotonic() - began)), SLOWEST_SECONDS)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(delay * random.uniform(0.9, 1.1)):  # noqa: S311
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _poll(self) -> None:
+        began = time.monotonic()
+        try:
+            whole = began - self._whole_at > WHOLE_SECONDS
+            snapshot = await self._client.nodes(None if whole else self._last_update or None)
+            jobs = await self._client.jobs_state()
+        except SlurmException as error:
+            self._failures += 1
+            went = not self.problem
+            if str(error) != self.problem:
+                _log.warning("cannot read %s: %s", self._name or self._client.base_url, error)
+            self.problem = str(error)
+            if went:
+                self._tell(frozenset())
+            raise
+        came_back = bool(self.problem) or math.isinf(self._read_at)
+        if self.problem:
+            _log.info("%s answers again", self._name or self._client.base_url)
+        self.problem = ""
+        self._failures = 0
+        self._read_at = began
+        self.jobs = {job.id: job for job in jobs}
+        changed: frozenset[str] = frozenset()
+        if not isinstance(snapshot, NotModified):
+            old, new = self.nodes, snapshot.nodes
+            changed = frozenset(name for name in {*old, *new} if old.get(name) != new.get(name))
+            self.nodes = new
+            self._last_update = snapshot.last_update
+            self._whole_at = began
+        if changed or came_back:
+            self._tell(changed)
+
+    def _tell(self, changed: frozenset[str]) -> None:
+        for handler in self._handlers:
+            try:
+                handler(changed)
+            except Exception:  # a handler's mistake must not stop the polling
+                _log.exception("a handler of %s failed", self._name or self._client.base_url)
