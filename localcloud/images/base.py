@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -40,24 +41,19 @@ def ensure_base(store: Store, base: str, log: Log) -> None:
         if root is None:
             raise ImageError(
                 f"the base image {base} (BASE in images/versions.env) cannot be pulled, because its registry does not "
-                "answer, and only images named debian:<suite>-slim can be made from packages. Check the network, "
+                "answer, and only docker.io/library/debian:<suite>-slim can be made from packages. Check the network, "
                 "or take such a name"
             )
         _bootstrap(store, root, log)
-    context = root.with_suffix("")
-    shutil.rmtree(context, ignore_errors=True)
-    context.mkdir()
-    try:
-        os.link(root, context / "root.tar")
-        (context / "Dockerfile").write_text('FROM scratch\nADD root.tar /\nCMD ["bash"]\n')
-        store.build(context / "Dockerfile", context, base, "base", {})
-    finally:
-        shutil.rmtree(context, ignore_errors=True)
+    context = Path(tempfile.mkdtemp(dir=store.scratch))
+    os.link(root, context / "root.tar")
+    (context / "Dockerfile").write_text('FROM scratch\nADD root.tar /\nCMD ["bash"]\n')
+    store.build(context / "Dockerfile", context, base, "base", {})
 
 
 def root_archive(directory: Path, base: str) -> Path | None:
-    """Where the made root file system of `base` is kept; None if `base` is not named debian:<suite>-slim."""
-    found = re.fullmatch(r"(?:docker\.io/)?(?:library/)?debian:([a-z]+)-slim", base)
+    """Where the made root file system of `base` is kept; None if `base` is not a Debian of that form."""
+    found = re.fullmatch(r"docker\.io/library/debian:([a-z]+)-slim", base)
     return directory / f"debian-{found.group(1)}.tar" if found else None
 
 
@@ -67,8 +63,7 @@ def _bootstrap(store: Store, archive: Path, log: Log) -> None:
     suite = archive.stem.removeprefix("debian-")
     log(f"making the base image from Debian packages ({suite}, {mirror})")
     begin = time.monotonic()
-    partial = archive.with_name(archive.name + ".new.tar")
-    partial.unlink(missing_ok=True)
+    partial = store.scratch / archive.name
     # Each option is kept in the image, where packages are installed next. A mirror's index may be past its date.
     options = ['Acquire::Check-Valid-Until "false"', 'APT::Install-Recommends "false"']
     options += [f'Acquire::{scheme}::Proxy "{proxy}"' for scheme, proxy in _proxies().items()]

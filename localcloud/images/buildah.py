@@ -33,7 +33,7 @@ class Store:
         self.logs = self.directory / "logs"
         self._layers = self.directory / "store"
         self._writing = self.directory / "writing"
-        self._scratch = self.directory / "tmp"
+        self.scratch = self.directory / "tmp"  # emptied by prepare()
         self._config = self.directory / "config"
         self._policy = f"--signature-policy={self._config / 'policy.json'}"
 
@@ -50,8 +50,8 @@ class Store:
             self._writing.unlink()
         # Mounts of an earlier run are gone with its namespace; its notes on them must go, too.
         shutil.rmtree(self._layers / "run", ignore_errors=True)
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        for directory in (self.logs, self._scratch, self._config, self._layers / "cache"):
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        for directory in (self.logs, self.scratch, self._config, self._layers / "cache"):
             directory.mkdir(parents=True, exist_ok=True)
         (self._config / "registries.conf").write_text('unqualified-search-registries = ["docker.io"]\n')
         (self._config / "storage.conf").write_text('[storage]\ndriver = "overlay"\n')
@@ -135,7 +135,7 @@ class Store:
             "CONTAINERS_CONF": str(self._config / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(self._config / "storage.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self._config / "registries.conf"),
-            "TMPDIR": str(self._scratch),
+            "TMPDIR": str(self.scratch),
         }
 
 

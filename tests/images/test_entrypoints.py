@@ -1,0 +1,263 @@
+"""The images' scripts, run by bash on this machine with stand-ins for the daemons they start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from images.tags import REPOSITORY
+
+IMAGES = REPOSITORY / "images"
+HARDWARE = (
+    "NodeName=n CPUs=16 Boards=1 SocketsPerBoard=2 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=64000\n"
+    "UpTime=1-02:03:04\n"
+)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a script of an image; /usr/sbin and the directories it writes are below tmp_path.
+
+    The stand-in of a daemon prints its arguments, one per line; slurmd -C prints HARDWARE.
+    """
+    daemons = tmp_path / "sbin"
+    daemons.mkdir()
+    for name in ("slurmctld", "slurmd", "slurmdbd", "slurmrestd", "sackd"):
+        say = f'[ "$1" != -C ] || {{ printf %s "{HARDWARE}"; exit; }}; printf "%s\\n" "$0" "$@"'
+        (daemons / name).write_text(f"#!/bin/bash\n{say}\n")
+        (daemons / name).chmod(0o755)
+
+    def run(script: str, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        text = (IMAGES / script).read_text()
+        text = text.replace("/usr/local/lib/slipway", str(IMAGES / "slurm-base/lib"))
+        text = text.replace("/usr/sbin/", f"{daemons}/")
+        for directory in ("/run/slurmctld", "/run/slurmdbd", "/run/slurm", "/var/spool", "/etc/slurm"):
+            text = text.replace(directory, f"{tmp_path}{directory}")
+        copy = tmp_path / Path(script).name
+        copy.write_text(text)
+        path = {"PATH": os.environ["PATH"]}
+        return subprocess.run(
+            ["bash", str(copy), *arguments],
+            env=path | (env or {}),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+    return run
+
+
+def arguments_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[1:]
+
+
+def conf_of(done: subprocess.CompletedProcess[str]) -> str:
+    words = arguments_of(done)
+    assert words.count("--conf") == 1
+    return words[words.index("--conf") + 1]
+
+
+@pytest.mark.parametrize(
+    ("script", "variable", "first"),
+    [
+        ("slurmctld/slurmctld-entrypoint", "SLURMCTLD_OPTIONS", ["-D"]),
+        ("slurmdbd/slurmdbd-entrypoint", "SLURMDBD_OPTIONS", ["-D"]),
+        ("slurmd/slurmd-entrypoint", "SLURMD_OPTIONS", ["-D"]),
+    ],
+)
+def test_options_then_arguments_are_appended(run: Run, script: str, variable: str, first: list[str]) -> None:
+    done = run(script, "-c", "a b", env={variable: "-v --log 'x y' $HOME *"})
+    assert arguments_of(done) == [*first, "-v", "--log", "x y", "$HOME", "*", "-c", "a b"]
+
+
+def test_slurmrestd_listens_everywhere_and_waits_for_a_configuration(run: Run, tmp_path: Path) -> None:
+    conf = tmp_path / "etc/slurm/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.touch()
+    done = run("slurmrestd/slurmrestd-entrypoint", "-s", "openapi/slurmctld", env={"SLURMRESTD_OPTIONS": "-t 4"})
+    assert arguments_of(done) == ["-t", "4", "-s", "openapi/slurmctld", "0.0.0.0:6820"]
+
+
+def test_an_unmatched_quote_is_an_error_that_names_the_variable(run: Run) -> None:
+    done = run("slurmd/slurmd-entrypoint", env={"SLURMD_OPTIONS": "--conf 'CPUs=2"})
+    assert done.returncode == 1
+    assert "error: SLURMD_OPTIONS has an unmatched quote: --conf 'CPUs=2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "expected"),
+    [
+        ("4", "16000", "CoreSpecCount=6 MemSpecLimit=48000"),  # 8 cores of 2 threads: 4 CPUs are 2 cores
+        ("1", "0", "CoreSpecCount=7"),  # half a core cannot be reserved
+        ("15", "63999", "CoreSpecCount=1 MemSpecLimit=1"),
+        ("", "1000", "MemSpecLimit=63000"),
+    ],
+)
+def test_limits_of_the_pod_become_reserved_cores_and_memory(run: Run, cpus: str, memory: str, expected: str) -> None:
+    assert conf_of(run("slurmd/slurmd-entrypoint", "-Z", env={"POD_CPUS": cpus, "POD_MEMORY": memory})) == expected
+
+
+@pytest.mark.parametrize(("cpus", "memory"), [("16", "64000"), ("64", "1000000"), ("0", "0"), ("", "")])
+def test_a_pod_that_may_use_the_whole_machine_reserves_nothing(run: Run, cpus: str, memory: str) -> None:
+    done = run("slurmd/slurmd-entrypoint", "-Z", env={"POD_CPUS": cpus, "POD_MEMORY": memory})
+    assert arguments_of(done) == ["-D", "-Z"]
+
+
+@pytest.mark.parametrize("form", [["--conf", "Features=a Gres=gpu:8"], ["--conf=Features=a Gres=gpu:8"]])
+def test_what_is_reserved_joins_the_given_conf(run: Run, form: list[str]) -> None:
+    done = run("slurmd/slurmd-entrypoint", "-Z", *form, "-v", env={"POD_CPUS": "8", "POD_MEMORY": "60000"})
+    assert conf_of(done) == "Features=a Gres=gpu:8 CoreSpecCount=4 MemSpecLimit=4000"
+    assert arguments_of(done)[:3] == ["-D", "-Z", "-v"]
+
+
+def test_what_conf_says_is_never_overridden(run: Run) -> None:
+    limits = {"POD_CPUS": "8", "POD_MEMORY": "60000", "POD_TOPOLOGY": "t:b"}
+    for conf in ("cpus=2 realmemory=2000 topology=t:a", "CoreSpecCount=1 MemSpecLimit=5 Topology=t:a"):
+        assert conf_of(run("slurmd/slurmd-entrypoint", "-Z", "--conf", conf, env=limits)) == conf
+
+
+def test_a_limit_that_is_no_number_is_an_error(run: Run) -> None:
+    done = run("slurmd/slurmd-entrypoint", "-Z", env={"POD_MEMORY": "2Gi"})
+    assert done.returncode == 1
+    assert "POD_MEMORY=2Gi: a whole number of MiB is wanted" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("topology", "expected"), [("t:leaf1", "Features=gpu Topology=t:leaf1 Weight=2"), ("", "Features=gpu Weight=2")]
+)
+def test_arguments_in_the_form_of_the_slinky_operator(run: Run, topology: str, expected: str) -> None:
+    given = "'Features=gpu Topology='\"$SLINKY_TOPOLOGY\"' Weight=2'"
+    done = run("slurmd/slurmd-entrypoint", "-Z", "--conf", given, env={"SLINKY_TOPOLOGY": topology})
+    assert conf_of(done) == expected
+    done = run("slurmd/slurmd-entrypoint", "-Z", f"--conf={given}", env={"SLINKY_TOPOLOGY": topology})
+    assert conf_of(done) == expected
+
+
+def test_an_argument_that_only_holds_quotes_stays_whole(run: Run) -> None:
+    extra = '{"instance": "i-1", "note": "it\'s"}'
+    assert arguments_of(run("slurmd/slurmd-entrypoint", "-Z", "--extra", extra)) == ["-D", "-Z", "--extra", extra]
+
+
+def test_the_topology_of_the_pod(run: Run) -> None:
+    assert conf_of(run("slurmd/slurmd-entrypoint", "-Z", env={"POD_TOPOLOGY": "t:leaf2"})) == "Topology=t:leaf2"
+
+
+def test_it_waits_for_the_controller_and_says_so(run: Run) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))  # taken, but nothing listens yet
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        later = threading.Timer(1.0, server.listen)
+        later.start()
+        done = run("slurmd/slurmd-entrypoint", "-Z", "--conf-server", address)
+        later.join()
+    assert arguments_of(done) == ["-D", "-Z", "--conf-server", address]
+    assert f"waiting for the controller at {address}" in done.stderr
+    assert f"the controller at {address} answers" in done.stderr
+
+
+def test_the_second_of_two_controllers_is_enough(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        servers = f"127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}"
+        done = run("slurmd/slurmd-entrypoint", "-Z", f"--conf-server={servers}")
+    assert arguments_of(done) == ["-D", "-Z", f"--conf-server={servers}"]
+    assert "waiting" not in done.stderr
+
+
+def test_keys_are_copied_for_their_owner_only(run: Run, tmp_path: Path) -> None:
+    source, target = tmp_path / "mounted", tmp_path / "private"
+    (source / "..data").mkdir(parents=True)
+    for name in ("slurm.key", "jwt.key", "slurmdbd.conf", "slurm.conf", "prolog.sh"):
+        (source / "..data" / name).write_text(name)
+        (source / name).symlink_to(f"..data/{name}")
+    (source / "..data" / "prolog.sh").chmod(0o755)
+    script = tmp_path / "slurm-keys"
+    # The user slurm exists in the images only.
+    script.write_text((IMAGES / "slurm-base/bin/slurm-keys").read_text().replace("-o slurm -g slurm", "-o 401 -g 401"))
+    for _ in range(2):
+        done = subprocess.run(["bash", script, source, target], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    modes = {file.name: f"{file.stat().st_mode & 0o777:o}" for file in target.iterdir()}
+    assert modes == {
+        "slurm.key": "600",
+        "jwt.key": "600",
+        "slurmdbd.conf": "600",
+        "slurm.conf": "644",
+        "prolog.sh": "755",
+    }
+    assert all(not file.is_symlink() and file.read_text() == file.name for file in target.iterdir())
+    if os.getuid() == 0:
+        assert {file.stat().st_uid for file in target.iterdir()} == {401}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "two directories are needed"),
+        (["/nonexistent", "/tmp"], "/nonexistent is no directory: mount the Secret"),
+        (["{empty}", "{empty}/to"], "there is no file in"),
+    ],
+)
+def test_keys_that_cannot_be_copied(tmp_path: Path, arguments: list[str], message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    words = [word.format(empty=tmp_path / "empty") for word in arguments]
+    script = IMAGES / "slurm-base/bin/slurm-keys"
+    done = subprocess.run(["bash", script, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+def test_homes_are_made_once_for_users_of_extrausers(tmp_path: Path) -> None:
+    homes = tmp_path / "home"
+    homes.mkdir()
+    (homes / "old").mkdir(mode=0o755)
+    passwd = tmp_path / "passwd"
+    uid, gid = os.getuid(), os.getgid()
+    entry = "{name}:x:%d:%d::{home}:/bin/bash" % (uid, gid)  # noqa: UP031
+    users = {"alice": "/home/alice", "old": "/home/old", "daemon": "/var/lib/daemon", "last": "/home/last"}
+    passwd.write_text("# comment\n" + "\n".join(entry.format(name=n, home=h) for n, h in users.items()))
+    script = tmp_path / "make-homes"
+    script.write_text((IMAGES / "login/make-homes").read_text().replace("/home/?*", f"{homes}/?*"))
+    passwd.write_text(passwd.read_text().replace("/home/", f"{homes}/"))
+    for _ in range(2):
+        done = subprocess.run(["bash", script, passwd], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in homes.iterdir()) == ["alice", "last", "old"]
+    assert homes.joinpath("alice").stat().st_mode & 0o777 == 0o700
+    assert homes.joinpath("alice", ".bashrc").exists()
+    assert not list(homes.joinpath("old").iterdir())
+
+
+def test_keys_of_users_are_printed_by_name_only(tmp_path: Path) -> None:
+    (tmp_path / "alice").write_text("ssh-ed25519 AAAA alice\n")
+    (tmp_path / "keys").mkdir()
+    script = tmp_path / "authorized-keys"
+    text = (IMAGES / "login/authorized-keys").read_text()
+    script.write_text(text.replace("/etc/ssh/authorized_keys.d", str(tmp_path)))
+
+    def ask(*words: str) -> tuple[int, str]:
+        done = subprocess.run(["bash", script, *words], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert ask("alice") == (0, "ssh-ed25519 AAAA alice\n")
+    assert ask("bob") == (0, "")
+    assert ask("../alice") == (1, "")
+    assert ask() == (1, "")
+
+
+def test_no_password_and_no_root_without_a_key() -> None:
+    config = (IMAGES / "login/sshd_config").read_text().splitlines()
+    for line in ("PasswordAuthentication no", "KbdInteractiveAuthentication no", "PermitRootLogin no"):
+        assert line in config
+    entry = (IMAGES / "login/login-entrypoint").read_text()
+    assert "PermitRootLogin=prohibit-password" in entry
+    assert "PermitRootLogin=yes" not in entry
