@@ -31,7 +31,11 @@ def crd(kind: Kind) -> dict[str, Any]:
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         # Deleting the CRDs would delete every cluster: `helm uninstall` leaves them.
-        "metadata": {"name": f"{kind.plural}.{GROUP}", "annotations": {"helm.sh/resource-policy": "keep"}},
+        "metadata": {
+            "name": f"{kind.plural}.{GROUP}",
+            "labels": {"app.kubernetes.io/part-of": "slurm-operator"},
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
