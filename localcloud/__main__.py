@@ -9,12 +9,18 @@ from collections.abc import Callable
 
 from localcloud import commands
 from localcloud.console import Console, UserError
+from localcloud.engine.errors import EngineError
+from localcloud.images.errors import ImageError
+from localcloud.kubernetes.errors import ClusterError
 from localcloud.paths import InstanceError
 
 EPILOG = """\
 Several clouds can run side by side: SLIPWAY_INSTANCE names one, SLIPWAY_NET (a multiple of 3 from 60 to 240)
 gives it addresses of its own. State is kept in /var/lib/slipway/<instance>, tools and images in ~/.cache/slipway.
 """
+
+# Errors whose text is written for the person at the terminal.
+FOR_THE_USER = (UserError, InstanceError, ClusterError, EngineError, ImageError)
 
 Handler = Callable[[argparse.Namespace, Console], int]
 
@@ -70,7 +76,7 @@ def main() -> int:
     console = Console(plain)
     try:
         return int(arguments.handler(arguments, console))
-    except (UserError, InstanceError) as error:
+    except FOR_THE_USER as error:
         console.rich.print("[red]error:[/red]", end=" ")
         console.print(str(error))
         return 1

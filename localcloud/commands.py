@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.markup import escape
@@ -40,7 +41,8 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         result = deploy.deploy(console, stack, environment)
         with console.step("Slurm ready") as say:
             deploy.wait_for_slurm(say, environment)
-        if result.changed == 0 and deploy.marker().exists():
+        changed = sum(count for what, count in result.changes.items() if what != "same")
+        if not changed and deploy.marker().exists():
             show_cluster(console, slurm_job.Login(environment))
             console.print(f"\nNothing to change: everything was up already ({time.monotonic() - started:.1f} s).", "bold")
             return 0
@@ -90,8 +92,25 @@ def preview(arguments: argparse.Namespace, console: Console) -> int:
     packs = [REPOSITORY / "policies"]
     bin_dir = tools.installed() or Path(sys.executable).parent
     environment = program_environment(bin_dir)
-    result = engine.run("preview", arguments.stack, environment, policy_packs=packs, diff=arguments.diff)
+    with aws_for_preview():
+        result = engine.run("preview", arguments.stack, environment, policy_packs=packs, diff=arguments.diff)
     return result.exit_code
+
+
+@contextmanager
+def aws_for_preview() -> Iterator[None]:
+    """The AWS stand-in for as long as a preview asks it for the account and the zones; a running one is used as it is."""
+    if aws.is_running():
+        yield
+        return
+    started_fresh = not instance().kubeconfig.exists()
+    aws.start()
+    try:
+        yield
+    finally:
+        aws.stop()
+        if started_fresh:
+            cluster.stop_all()
 
 
 def destroy(arguments: argparse.Namespace, console: Console) -> int:

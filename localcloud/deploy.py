@@ -117,4 +117,4 @@ def not_ready(environment: Mapping[str, str]) -> list[str]:
 
 def marker() -> Path:
     """Exists once the example job of this instance has finished: a later `up` that changes nothing runs none."""
-    return instance().state / "job-done"
+    return instance().run / "job-done"

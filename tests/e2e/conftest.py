@@ -1,0 +1,84 @@
+"""A whole local cloud of its own for the end-to-end tests: brought up by the same command as a user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass
+class Cloud:
+    """One instance, driven by `./slipway` in processes of its own, as a person would."""
+
+    instance: str
+    net: int
+    first_up: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "SLIPWAY_INSTANCE": self.instance, "SLIPWAY_NET": str(self.net)}
+
+    @property
+    def state(self) -> Path:
+        return Path(f"/var/lib/slipway/{self.instance}")
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command in a process group of its own and do not wait for it."""
+        return subprocess.Popen(
+            [str(REPOSITORY / "slipway"), *arguments],
+            cwd=REPOSITORY, env=self.environment, text=True, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, ok: bool = True, timeout: float = 600) -> str:
+        """Run a command and return what it printed. ok: whether it must succeed (True) or fail (False)."""
+        process = self.start(*arguments)
+        output = ANSI.sub("", process.communicate(timeout=timeout)[0])
+        assert (process.returncode == 0) is ok, f"{arguments} ended with {process.returncode}:\n{output[-6000:]}"
+        return output
+
+    def kubectl(self, *arguments: str, ok: bool = True) -> str:
+        return self.run("kubectl", *arguments, ok=ok)
+
+    def get(self, *arguments: str) -> Any:
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def login(self, command: str) -> str:
+        """Run a shell command as alice on the login node."""
+        pods = self.get("pods", "-n", "slurm", "-l", "app.kubernetes.io/name=login")["items"]
+        name = next(p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running")
+        return self.kubectl("exec", "-n", "slurm", name, "-c", "login", "--", "su", "-", "alice", "-c", command)
+
+    def pid_of(self, daemon: str) -> int:
+        """The process id of one of the instance's daemons; each runs in a control group of its own."""
+        group = next(Path("/sys/fs/cgroup").glob(f"*/slipway-{self.instance}/{daemon}"))
+        return int((group / "cgroup.procs").read_text().split()[0])
+
+
+def wait_until(true: Callable[[], object], what: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not so after {seconds:.0f} s: {what}"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Iterator[Cloud]:
+    cloud = Cloud("test-e2e", 132)
+    cloud.run("down")
+    cloud.first_up = cloud.run("up", timeout=1800)
+    yield cloud
+    cloud.run("down")
+    assert not cloud.state.exists()

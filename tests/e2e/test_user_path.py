@@ -1,0 +1,72 @@
+"""What README promises a new user, seen through the same commands."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .conftest import Cloud
+
+pytestmark = pytest.mark.e2e
+
+
+def test_job_ran_on_two_pods_on_two_kubernetes_nodes(cloud: Cloud) -> None:
+    hosts = re.findall(r"^\d: hello from (\S+), task \d of 2, as alice \(uid 2001\)", cloud.first_up, re.MULTILINE)
+    assert len(set(hosts)) == 2, cloud.first_up[-3000:]
+    pods = cloud.get("pods", "-n", "slurm", "-l", "app.kubernetes.io/name=slurmd")["items"]
+    node_of = {p["spec"].get("hostname", p["metadata"]["name"]): p["spec"]["nodeName"] for p in pods}
+    assert len({node_of[host] for host in hosts}) == 2
+
+
+def test_up_says_what_to_try_next(cloud: Cloud) -> None:
+    for hint in ("make shell", "make job", "kubectl", "make down"):
+        assert hint in cloud.first_up
+
+
+def test_second_up_changes_nothing_and_says_so(cloud: Cloud) -> None:
+    before = {
+        o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
+        for o in cloud.get("pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis", "-A")["items"]
+    }
+    output = cloud.run("up")
+    assert "Nothing to change" in output
+    after = {
+        o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
+        for o in cloud.get("pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis", "-A")["items"]
+    }
+    assert after == before
+
+
+def test_job_runs_again(cloud: Cloud) -> None:
+    assert "hello from" in cloud.run("job")
+
+
+def test_no_daemon_is_privileged(cloud: Cloud) -> None:
+    for pod in cloud.get("pods", "-n", "slurm")["items"] + cloud.get("pods", "-n", "slurm-operator")["items"]:
+        for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
+            context = container.get("securityContext", {})
+            assert not context.get("privileged"), pod["metadata"]["name"]
+            assert context.get("allowPrivilegeEscalation") is False, (pod["metadata"]["name"], container["name"])
+
+
+def test_no_secret_in_plain_state(cloud: Cloud) -> None:
+    state = "".join(p.read_text() for p in (cloud.state / "pulumi").rglob("*.json"))
+    for secret in cloud.get("secrets", "-n", "slurm")["items"]:
+        for value in secret.get("data", {}).values():
+            assert len(value) < 20 or value not in state
+    passphrase = (cloud.state / "pulumi" / "passphrase").read_text()
+    assert passphrase not in state
+    assert (cloud.state / "pulumi" / "passphrase").stat().st_mode & 0o077 == 0
+
+
+def test_two_runs_at_once_name_each_other(cloud: Cloud) -> None:
+    first = cloud.start("up")
+    try:
+        output = ""
+        while "is busy" not in output and first.poll() is None:
+            output = cloud.run("up", "--no-job", ok=False) if first.poll() is None else output
+        assert "`up` (pid" in output
+    finally:
+        first.communicate()
+    assert first.returncode == 0
