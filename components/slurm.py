@@ -29,9 +29,9 @@ ON_SYSTEM_NODES: dict[str, Any] = {
 class Slurm(pulumi.ComponentResource):
     """One Slurm cluster with a NodeSet per partition, and the operator that runs it.
 
-    Order: the operator first, then the namespace of Slurm and all in it; the other way round when destroyed, so that
-    custom resources are gone while their controller still runs. The namespace goes last of what holds volumes, while
-    the nodes and the storage driver (`after`) still exist.
+    Order: both namespaces (the operator has rights in those that it watches and nowhere else), the operator, Slurm.
+    Destroyed the other way round: custom resources go while their controller still runs, and the namespace with the
+    volumes goes while nodes and storage driver (`after`) still exist.
     """
 
     def __init__(
@@ -51,17 +51,15 @@ class Slurm(pulumi.ComponentResource):
             "restricted",
             pulumi.ResourceOptions(parent=self, depends_on=after, deleted_with=cluster),
         )
+        slurm_namespace = namespace(
+            SLURM_NAMESPACE, pod_security(settings), pulumi.ResourceOptions(parent=self, depends_on=after)
+        )
         operator = release(
             "slurm-operator",
             "slurm-operator",
             operator_namespace.metadata.name,
             operator_values(settings, images),
-            pulumi.ResourceOptions(parent=self),
-        )
-        slurm_namespace = namespace(
-            SLURM_NAMESPACE,
-            pod_security(settings),
-            pulumi.ResourceOptions(parent=self, depends_on=[operator]),
+            pulumi.ResourceOptions(parent=self, depends_on=[slurm_namespace]),
         )
         release(
             "slurm",

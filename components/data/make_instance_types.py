@@ -63,13 +63,14 @@ def facts(raw: dict[str, Any]) -> dict[str, Any] | None:
     return kept
 
 
-def main() -> None:
+def text() -> str:
+    """The whole file."""
     packed = (files("moto") / "ec2/resources/instance_types.json.gz").read_bytes()
     types = {name: kept for name, raw in json.loads(gzip.decompress(packed)).items() if (kept := facts(raw))}
     source = f"EC2 DescribeInstanceTypes as shipped with moto {version('moto')}; made by {Path(__file__).name}"
     lines = [f" {json.dumps(name)}: {json.dumps(types[name])}" for name in sorted(types)]
-    TARGET.write_text(f'{{"source": {json.dumps(source)},\n"types": {{\n' + ",\n".join(lines) + "\n}}\n")
+    return f'{{"source": {json.dumps(source)},\n"types": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 if __name__ == "__main__":
-    main()
+    TARGET.write_text(text())

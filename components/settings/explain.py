@@ -106,7 +106,7 @@ def description_at(root: type[BaseModel], key: Key) -> str:
         if field is None:
             break
         text = field.description or text
-        model = _model_of(field.annotation)
+        model = model_of(field.annotation)
     return text or f"see docs/configuration.md#{dotted(key[:1])}."
 
 
@@ -117,7 +117,7 @@ def model_at(root: type[BaseModel], key: Key) -> type[BaseModel] | None:
         if isinstance(part, int):
             continue
         field = _field(model, part) if model else None
-        model = _model_of(field.annotation) if field else None
+        model = model_of(field.annotation) if field else None
     return model
 
 
@@ -125,8 +125,8 @@ def _field(model: type[BaseModel], name: str) -> Any:
     return next((field for key, field in model.model_fields.items() if (field.alias or key) == name), None)
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def model_of(annotation: Any) -> type[BaseModel] | None:
     """The model inside an annotation such as `tuple[User, ...]` or `Nfs | None`."""
     if isinstance(annotation, type) and issubclass(annotation, Model):
         return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_of(arg))), None)
+    return next((found for arg in get_args(annotation) if (found := model_of(arg))), None)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from components.settings.base import Model
+from components.settings.explain import model_of
 from components.settings.load import NAMESPACE
 from components.settings.model import Settings
 
@@ -57,7 +57,7 @@ def documentation() -> str:
         "Besides the keys below, `aws:region` is needed. Other `aws:` keys go to the AWS provider as they are.\n",
     ]
     for name, field in Settings.model_fields.items():
-        model = _model(field.annotation)
+        model = model_of(field.annotation)
         key = f"{NAMESPACE}:{field.alias or name}"
         parts.append(f"## {key}\n")
         is_list = "tuple" in str(field.annotation)
@@ -71,7 +71,7 @@ def _rows(model: type[BaseModel], prefix: str) -> list[str]:
     rows = []
     for name, field in model.model_fields.items():
         key = prefix + (field.alias or name)
-        inner = _model(field.annotation)
+        inner = model_of(field.annotation)
         rows.append(f"| `{key}` | {_type(field, inner)} | {_short_default(field, inner)} | {_text(field)} |")
         if inner:
             rows += _rows(inner, f"{key}.")
@@ -123,9 +123,3 @@ def _literals(annotation: Any) -> list[Any]:
     for arg in get_args(annotation):
         found += _literals(arg) if get_args(arg) else [arg] if arg is not Ellipsis else []
     return found
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Model):
-        return annotation
-    return next((model for arg in get_args(annotation) if (model := _model(arg))), None)

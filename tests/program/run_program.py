@@ -20,11 +20,11 @@ set_all_config(json.loads(config), [])
 configure(Settings(project="slipway", stack=stack, monitor=address, engine=address, dry_run=mode == "preview"))
 
 
-async def program() -> None:
-    await run_in_stack(lambda: runpy.run_path("__main__.py", run_name="__main__"))
+def program() -> None:
+    runpy.run_path("__main__.py", run_name="__main__")
 
 
 try:
-    asyncio.new_event_loop().run_until_complete(program())
+    asyncio.new_event_loop().run_until_complete(run_in_stack(program))
 except pulumi.RunError as error:
     sys.exit(str(error))
