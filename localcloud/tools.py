@@ -138,6 +138,22 @@ def missing_packages() -> list[str]:
     return sorted({package for program, package in PACKAGES.items() if _which(program) is None})
 
 
+def package_source() -> str | None:
+    """Address of the first of apt's package sources; None if there is none (or no apt)."""
+    if shutil.which("apt-get") is None:
+        return None
+    lines = _output(["apt-get", "indextargets", "--format", "$(SITE)"]).split()
+    return lines[0] if lines else None
+
+
+def module_source() -> str | None:
+    """Address of the proxy from which Go downloads modules; None if it uses none, or is not installed."""
+    if shutil.which("go") is None:
+        return None
+    first = re.split(r"[,|]", _output(["go", "env", "GOPROXY"]).strip())[0]
+    return first if first.startswith("http") else None
+
+
 def _apt(*words: str, cwd: Path | None = None) -> None:
     if shutil.which("apt-get") is None:
         raise ClusterError(

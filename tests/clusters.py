@@ -19,7 +19,7 @@ FIRST_NET, LAST_NET = 180, 237
 
 
 @contextmanager
-def own_instance(prefix: str = "test") -> Iterator[Instance]:
+def own_instance() -> Iterator[Instance]:
     """An instance that nobody else uses, with an empty state; everything of it is removed at the end.
 
     A lock keeps it from other test runs on this machine. What a killed run left behind is removed first.
@@ -31,7 +31,7 @@ def own_instance(prefix: str = "test") -> Iterator[Instance]:
         except BlockingIOError:
             os.close(handle)
             continue
-        inst = Instance(name=f"{prefix}-{net}", net=net, state=Path(f"/var/lib/slipway/{prefix}-{net}"))
+        inst = Instance(name=f"test-{net}", net=net, state=Path(f"/var/lib/slipway/test-{net}"))
         try:
             cluster.stop_all(inst=inst)
             yield inst

@@ -111,8 +111,9 @@ def create_for_pods(group: str) -> list[Path]:
         for part in ["", *group.strip("/").split("/")]:
             at = at / part
             at.mkdir(exist_ok=True)
-            for controller in NEEDED_CONTROLLERS_V2:
-                (at / "cgroup.subtree_control").write_text(f"+{controller}")
+            there = (at / "cgroup.controllers").read_text().split()
+            wanted = [f"+{name}" for name in (*NEEDED_CONTROLLERS_V2, "io", "hugetlb") if name in there]
+            (at / "cgroup.subtree_control").write_text(" ".join(wanted))
     create(group)
     return joined
 

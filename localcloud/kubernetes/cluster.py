@@ -137,13 +137,13 @@ def ensure_all(log: Log = quiet, inst: Instance | None = None, seconds: float = 
     with using(inst, log):
         _prepare(inst)
         with ThreadPoolExecutor(3) as pool:
-            parts = [
-                pool.submit(registry_of.start, inst, bin_dir, log),
-                pool.submit(_start_control_plane, inst, bin_dir, log),
-            ]
-            names = nodes.start_all(inst, bin_dir, log)
-            for part in parts:
-                part.result()
+            # Nodes wait for the API server, so its failure is told first: it is the reason of theirs.
+            control_plane = pool.submit(_start_control_plane, inst, bin_dir, log)
+            registry = pool.submit(registry_of.start, inst, bin_dir, log)
+            started = pool.submit(nodes.start_all, inst, bin_dir, log)
+            control_plane.result()
+            registry.result()
+            names = started.result()
         nodes.wait_ready(inst, names, api(inst), seconds)
     return names
 
@@ -263,6 +263,25 @@ def stop_all(log: Log = quiet, inst: Instance | None = None) -> None:
         leftovers_of.kill_all(inst)
         leftovers_of.remove_all(inst, log)
         _remove_state(inst)
+
+
+def wipe(log: Log = quiet, inst: Instance | None = None) -> None:
+    """End the control plane and all nodes and delete what they stored, volumes too: the next start is a new cluster.
+
+    Registry, certificates and what other parts keep in the state stay. An existing cluster is not touched.
+    """
+    if external_kubeconfig():
+        log("the existing cluster is not wiped: it belongs to somebody else")
+        return
+    inst = inst or instance()
+    bin_dir = ensure_tools(log)
+    with hold(inst.run / "instance.lock", log=log, what=f"local cluster {inst.name!r}"):
+        for node in nodes.known(inst):
+            machine.kill(node)
+        controlplane.stop(inst, bin_dir)
+        network.route_services(inst, None)
+        for part in ("etcd", "nodes", "volumes"):
+            run(["rm", "-rf", inst.state / part])
 
 
 def _remove_state(inst: Instance) -> None:

@@ -34,7 +34,7 @@ def find(inst: Instance, name: str) -> Node:
     """A node that has been added. Raises ClusterError with the names of those that have."""
     file = inst.state / "nodes" / name / "spec.json"
     if "/" in name or not file.exists():
-        names = ", ".join(node.name for node in known(inst)) or "none"
+        names = ", ".join(sorted(node.name for node in known(inst))) or "none"
         raise ClusterError(f"there is no node {name!r}; there is: {names}")
     return _read(inst, file)
 

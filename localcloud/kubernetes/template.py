@@ -44,7 +44,7 @@ def catatonit() -> Path:
 
 
 def _key(bin_dir: Path) -> str:
-    digest = hashlib.sha256(f"{PAUSE_IMAGE} {coredns_image()} {bin_dir.name}".encode())
+    digest = hashlib.sha256(f"1 {PAUSE_IMAGE} {coredns_image()} {bin_dir.name}".encode())
     digest.update(Path(__file__).with_name("archive.py").read_bytes())
     digest.update(catatonit().read_bytes())
     return digest.hexdigest()[:16]
@@ -70,7 +70,7 @@ def ensure_template(inst: Instance, bin_dir: Path, log: Log) -> Path:
 
 def _import_images(inst: Instance, bin_dir: Path, scratch: Path) -> None:
     """Let a containerd of its own unpack the two images into scratch/root."""
-    images = {
+    images: dict[str, tuple[dict[str, Path], dict[str, list[str]]]] = {
         PAUSE_IMAGE: ({"/pause": catatonit()}, {"Entrypoint": ["/pause", "-P"]}),
         coredns_image(): ({"/coredns": (bin_dir / "coredns").resolve()}, {"Entrypoint": ["/coredns"]}),
     }
@@ -100,8 +100,22 @@ def _import_images(inst: Instance, bin_dir: Path, scratch: Path) -> None:
             write_image(archive, name, programs, image_config)
             run([*ctr, "images", "import", "--snapshotter", "overlayfs", archive])
             archive.unlink()
+            _share(scratch / "root", programs)
     finally:
         processes.stop(daemon, grace=5)
+
+
+def _share(root: Path, programs: dict[str, Path]) -> None:
+    """Make the unpacked programs of an image the same files as those of the host, where that is one disk.
+
+    The kernel then keeps their pages once: CoreDNS is the binary that every other daemon runs, too.
+    """
+    for target, source in programs.items():
+        for unpacked in root.glob(f"io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs{target}"):
+            shared = unpacked.with_name(f".{unpacked.name}")
+            with contextlib.suppress(OSError):  # another disk: it stays a copy
+                os.link(source, shared)
+                shared.replace(unpacked)
 
 
 def clone(template: Path, target: Path, state: Path) -> None:
