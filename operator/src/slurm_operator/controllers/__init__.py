@@ -1,0 +1,22 @@
+"""The reconcilers, one per kind."""
+
+from __future__ import annotations
+
+from slurm_operator.controllers.cluster import ClusterController
+from slurm_operator.controllers.deployments import LoginSetController, RestApiController
+from slurm_operator.controllers.nodeset import NodeSetController
+from slurm_operator.controllers.small import AccountingController, TokenController
+from slurm_operator.runtime.controller import Controller
+from slurm_operator.runtime.manager import Manager
+
+
+def all_controllers(manager: Manager) -> list[Controller]:
+    """One of each, in the order of what depends on what."""
+    return [
+        ClusterController(manager),
+        RestApiController(manager),
+        LoginSetController(manager),
+        NodeSetController(manager),
+        AccountingController(manager),
+        TokenController(manager),
+    ]
