@@ -170,9 +170,9 @@ def remove_node(name: str, log: Log = quiet, inst: Instance | None = None) -> No
 
     Drain it before, if what runs on it is to end in peace.
     """
-    if external_kubeconfig():
-        return
     inst = inst or instance()
+    if external_kubeconfig() or not inst.kubeconfig.exists():
+        return
     with using(inst, log):
         nodes.remove(inst, name, api(inst), log)
 
@@ -240,7 +240,10 @@ def _own(inst: Instance | None) -> Instance:
             f"the nodes of an existing cluster (SLIPWAY_KUBECONFIG={external_kubeconfig()}) are not ours to switch. "
             "Next: use the tool that made it"
         )
-    return inst or instance()
+    inst = inst or instance()
+    if not inst.kubeconfig.exists():
+        raise ClusterError(f"local cluster {inst.name!r} is not set up. Next: start it")
+    return inst
 
 
 def _check_external() -> None:

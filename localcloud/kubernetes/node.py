@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud.kubernetes import cgroups, controlplane, network, processes, template
+from localcloud.kubernetes import cgroups, controlplane, inotify, network, processes, template
 from localcloud.kubernetes.commands import clean_environment
 from localcloud.kubernetes.errors import ClusterError, Log
 from localcloud.kubernetes.locks import hold
@@ -122,6 +122,8 @@ def _v1_groups(node: Node) -> list[Path]:
 def _switch_on(node: Node, bin_dir: Path, log: Log) -> int:
     """Make the node's namespaces; returns its first process. Clears what a dead predecessor left."""
     inst = node.inst
+    if short := inotify.problem(inotify.PER_NODE):
+        raise ClusterError(f"{node.name} cannot start: {short}")
     cgroups.kill(node.group)
     cgroups.remove(node.group)
     network.disconnect_node(inst, node.index)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from localcloud.kubernetes import cgroups, processes
 from localcloud.kubernetes import node as machine
-from localcloud.kubernetes import processes
 from localcloud.kubernetes.api import MERGE, Api, ApiError, Unreachable
 from localcloud.kubernetes.commands import run
 from localcloud.kubernetes.errors import ClusterError, Log
@@ -167,7 +167,7 @@ def _label(api: Api, node: Node, before: NodeSpec | None) -> None:
     path = f"/api/v1/nodes/{node.name}"
     end = time.monotonic() + 30
     while (obj := api.get(path)) is None:
-        if time.monotonic() > end:
+        if time.monotonic() > end or not cgroups.pids(f"{node.group}/kubelet"):
             said = processes.last_words(node.log("kubelet"))
             raise ClusterError(f"node {node.name} did not register. The end of {node.log('kubelet')}:\n{said}")
         time.sleep(0.05)

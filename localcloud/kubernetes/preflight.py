@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud import tools
-from localcloud.kubernetes import cgroups
+from localcloud.kubernetes import cgroups, inotify
 from localcloud.kubernetes.archive import ARCHITECTURES
 from localcloud.kubernetes.cluster import external_kubeconfig
 from localcloud.kubernetes.commands import clean_environment, run
@@ -51,6 +51,7 @@ STATE_GIB = 2.0
 CACHE_GIB = 3.0
 """Tools 0.2 GiB, the nodes' image store 0.3, image layers and registry 2."""
 MEMORY_GIB = 2.0
+USUAL_NODES = 3
 
 
 def problems(inst: Instance | None = None) -> list[str]:
@@ -71,6 +72,7 @@ def problems(inst: Instance | None = None) -> list[str]:
         lambda: port_problems(inst, _listeners()),
         lambda: _space_problems(inst),
         lambda: _memory_problems(inst),
+        lambda: _inotify_problems(inst),
         _network_problems,
     ]
     return [problem for check in checks for problem in check()]
@@ -277,6 +279,13 @@ def _memory_problems(inst: Instance) -> list[str]:
     if free >= MEMORY_GIB:
         return []
     return [f"{free:.1f} GiB of memory are available, and {MEMORY_GIB:.0f} GiB are needed. Next: end other programs"]
+
+
+def _inotify_problems(inst: Instance) -> list[str]:
+    if cgroups.group_path(inst.cgroup).exists() and cgroups.pids(inst.cgroup):
+        return []
+    needed = inotify.CONTROL_PLANE + USUAL_NODES * inotify.PER_NODE
+    return [said] if (said := inotify.problem(needed)) else []
 
 
 def _network_problems() -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 
 from localcloud import tools
 from localcloud.kubernetes import __main__ as command_line
-from localcloud.kubernetes import cgroups, cluster, leftovers, preflight, processes
+from localcloud.kubernetes import cgroups, cluster, inotify, leftovers, preflight, processes
 from localcloud.kubernetes.errors import ClusterError
 from localcloud.kubernetes.locks import hold, holders
 from localcloud.kubernetes.preflight import Listener
@@ -106,9 +106,8 @@ def test_a_process_of_another_group_is_never_taken_for_the_daemon(sleeper: Daemo
 
 
 def test_killing_a_group_takes_its_children_and_leaves_no_directory(inst: Instance) -> None:
-    daemon = Daemon(
-        f"{inst.cgroup}/shell", ("sh", "-c", "sleep 1000 & setsid sleep 1000 & wait"), inst.run / "shell.log"
-    )
+    script = "sleep 1000 & setsid sleep 1000 & wait"
+    daemon = Daemon(f"{inst.cgroup}/shell", ("sh", "-c", script), inst.run / "shell.log")
     processes.ensure(daemon)
     for _ in range(200):
         if len(cgroups.pids(daemon.group)) == 3:
@@ -141,7 +140,10 @@ def test_a_daemon_whose_log_cannot_be_written_says_so(inst: Instance) -> None:
 
 def test_a_lock_names_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = f"import fcntl,sys; f=open({str(lock)!r},'w'); fcntl.flock(f,fcntl.LOCK_EX); print(1,flush=True); sys.stdin.read()"
+    code = (
+        f"import fcntl, sys; f = open({str(lock)!r}, 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+        "print(1, flush=True); sys.stdin.read()"
+    )
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert other.stdout
@@ -241,6 +243,14 @@ def test_a_full_disk_is_told_with_what_is_needed_where(inst: Instance, monkeypat
     assert "SLIPWAY_STATE" in said
 
 
+def test_too_few_inotify_instances_are_told_with_the_setting() -> None:
+    assert inotify.problem(1) is None
+    said = inotify.problem(10**6)
+    assert said is not None
+    assert "1000000 are needed" in said
+    assert "sysctl -w fs.inotify.max_user_instances=" in said
+
+
 def test_no_network_is_a_problem_only_if_something_must_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -293,7 +303,7 @@ def test_the_build_is_named_by_what_it_depends_on(tmp_path: Path, monkeypatch: p
 
 
 def test_without_apt_the_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tools.shutil, "which", lambda *words, **options: None)
+    monkeypatch.setattr("shutil.which", lambda *words, **options: None)
     monkeypatch.setenv("SLIPWAY_CACHE", str(tmp_path))
     with pytest.raises(ClusterError, match=r"no apt-get to install .*runc.*package manager, then repeat: buildah"):
         tools.ensure_tools()
