@@ -76,6 +76,8 @@ class Transport:
             headers={"User-Agent": f"slurm-operator/{__version__}", "Accept-Encoding": "identity"},
             auto_decompress=False,
         )
+        # aiohttp repeats PUT and DELETE by itself when a kept connection breaks; only we know what may be repeated.
+        self._session._retry_connection = False
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -54,13 +54,13 @@ A = TypeVar("A", bound="_Answer")
 T = TypeVar("T")
 
 
-class _Version(msgspec.Struct):
+class _Version(msgspec.Struct, frozen=True):
     major: str = "0"
     micro: str = "0"
     minor: str = "0"
 
 
-class _Slurm(msgspec.Struct):
+class _Slurm(msgspec.Struct, frozen=True):
     version: _Version = _Version()
 
 
@@ -314,6 +314,7 @@ class SlurmClient:
             self._session = aiohttp.ClientSession(
                 connector=connector, headers={"User-Agent": f"slurm-operator/{__version__}"}
             )
+            self._session._retry_connection = False  # nor is a DELETE repeated behind our back
         headers = {"X-SLURM-USER-TOKEN": self._token(), "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"

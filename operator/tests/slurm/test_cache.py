@@ -1,0 +1,157 @@
+"""The cache follows Slurm, keeps what it knew through errors, and says how old that is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+from slurm_operator.errors import Unknown
+from slurm_operator.kube.resources import Key
+from slurm_operator.slurm import cache as cache_module
+from slurm_operator.slurm.cache import SlurmCache
+from slurm_operator.slurm.client import SlurmClient
+from slurm_operator.slurm.errors import SlurmException, SlurmUnreachable
+from slurm_operator.slurm.registry import SlurmRegistry
+from support.faulty_slurmrestd import FaultySlurmrestd, job
+
+
+@pytest.fixture
+async def cache(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlurmCache]:
+    monkeypatch.setattr(cache_module, "RETRY_FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(cache_module, "RETRY_MAX_SECONDS", 0.05)
+    cache = SlurmCache(slurm, interval=0.02)
+    task = asyncio.create_task(cache.run())
+    yield cache
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+async def test_tells_which_nodes_changed(slurmrestd: FaultySlurmrestd, cache: SlurmCache) -> None:
+    heard: list[frozenset[str]] = []
+    cache.add_handler(heard.append)
+    slurmrestd.add_node("n1")
+    slurmrestd.jobs[3] = job(3, ["RUNNING"])
+    await until(lambda: "n1" in cache.nodes and "3" in cache.jobs)
+    slurmrestd.add_node("n2")
+    await until(lambda: frozenset({"n2"}) in heard)
+    slurmrestd.add_node("n1", "ALLOCATED")
+    await until(lambda: heard[-1] == {"n1"})
+    del slurmrestd.nodes["n2"]
+    slurmrestd.updated += 10
+    await until(lambda: heard[-1] == {"n2"})
+    assert set(cache.nodes) == {"n1"}
+
+
+async def test_an_outage_wipes_nothing_and_is_told(slurmrestd: FaultySlurmrestd, cache: SlurmCache) -> None:
+    slurmrestd.add_node("n1")
+    await until(lambda: cache.reachable)
+    assert cache.fresh_within(5)
+    heard: list[frozenset[str]] = []
+    cache.add_handler(heard.append)
+    slurmrestd.responding = False
+    await until(lambda: not cache.reachable)
+    assert heard == [frozenset()]
+    assert "n1" in cache.nodes
+    await asyncio.sleep(0.1)
+    assert not cache.fresh_within(0.05)
+    with pytest.raises(Unknown, match="connect failure"):
+        cache.require_fresh(0.05)
+    with pytest.raises(SlurmException):
+        await cache.refresh()
+    slurmrestd.responding = True
+    await until(lambda: cache.reachable)
+    assert len(heard) == 2
+    cache.require_fresh(5)
+
+
+async def test_never_read_is_not_fresh(slurm: SlurmClient) -> None:
+    cache = SlurmCache(slurm)
+    assert not cache.fresh_within(1e9)
+    with pytest.raises(Unknown, match="never"):
+        cache.require_fresh(1e9)
+
+
+async def test_unchanged_nodes_are_not_sent_again(slurmrestd: FaultySlurmrestd, cache: SlurmCache) -> None:
+    slurmrestd.add_node("n1")
+    await until(lambda: "n1" in cache.nodes)
+    slurmrestd.updated -= 100  # nothing new since what was read
+    slurmrestd.requests.clear()
+    await until(lambda: len(slurmrestd.requests) > 6)
+    assert "nodes/" not in [path for _, path, _ in slurmrestd.requests]
+    assert "n1" in cache.nodes
+
+
+async def test_refresh_shows_what_happened_before_it(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
+    cache = SlurmCache(slurm, interval=60)
+    task = asyncio.create_task(cache.run())
+    await until(lambda: cache.reachable)
+    slurmrestd.add_node("n1")
+    await cache.refresh()
+    assert "n1" in cache.nodes
+    slurmrestd.add_node("n2")
+    cache.poke()
+    await until(lambda: "n2" in cache.nodes)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_read_now_asks_slurm_and_not_the_cache(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
+    cache = SlurmCache(slurm)
+    slurmrestd.add_node("n1", "ALLOCATED")
+    now = await cache.read_now(["n1", "none", "n1"])
+    assert now["none"] is None
+    assert now["n1"] is not None
+    assert "ALLOCATED" in now["n1"].states
+    assert [path for _, path, _ in slurmrestd.requests] == ["node/n1", "node/none"]
+    for number in range(100):
+        slurmrestd.add_node(f"m{number}")
+    slurmrestd.requests.clear()
+    many = await cache.read_now([*(f"m{number}" for number in range(100)), "none"])
+    assert len(slurmrestd.requests) == 1
+    assert many["none"] is None
+    assert many["m7"] is not None
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+async def test_read_now_is_unknown_when_any_part_fails(
+    slurmrestd: FaultySlurmrestd, slurm: SlurmClient, count: int
+) -> None:
+    for number in range(count):
+        slurmrestd.add_node(f"n{number}")
+
+    async def fail(request: web.Request) -> web.StreamResponse | None:
+        return slurmrestd.failure(500, 22, "odd") if request.path.endswith(("/n0", "nodes/")) else None
+
+    slurmrestd.faults.append(fail)
+    with pytest.raises(Unknown):
+        await SlurmCache(slurm).read_now(slurmrestd.nodes)
+
+
+async def test_registry_makes_keeps_replaces_and_removes(slurmrestd: FaultySlurmrestd) -> None:
+    registry = SlurmRegistry()
+    key = Key("slurm", "c")
+    heard: list[tuple[Key, frozenset[str]]] = []
+    registry.add_handler(lambda key, changed: heard.append((key, changed)))
+    with pytest.raises(SlurmUnreachable, match="no RestApi"):
+        registry.get(key)
+    slurmrestd.add_node("n1")
+    first = await registry.ensure(key, slurmrestd.url, slurmrestd.key)
+    assert await registry.ensure(key, slurmrestd.url, slurmrestd.key) is first
+    await until(lambda: (key, frozenset({"n1"})) in heard)
+    second = await registry.ensure(key, slurmrestd.url, b"rotated")
+    assert second is not first
+    assert registry.get(key) is second
+    assert not second.cache.nodes
+    assert "rotated" not in repr(second)
+    await registry.remove(key)
+    assert registry.find(key) is None
+    await registry.remove(key)
+    await registry.close()
