@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from aiohttp import web
@@ -21,14 +21,14 @@ from slurm_operator.slurm.errors import (
     SlurmUnreadable,
 )
 from slurm_operator.slurm.types import NodesSnapshot, NotModified
-from support.faulty_slurmrestd import FaultySlurmrestd, job
+from support.faulty_slurmrestd import Fault, FaultySlurmrestd, job
 
 
-def answering(response: Any) -> Any:
+def answering(make: Callable[[], web.Response]) -> Fault:
     """A fault that answers every request alike."""
 
     async def fault(_: web.Request) -> web.StreamResponse | None:
-        return response() if callable(response) else response
+        return make()
 
     return fault
 

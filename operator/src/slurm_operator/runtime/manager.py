@@ -46,7 +46,15 @@ class Manager:
         self.elector: LeaderElector | None = None
         if settings.leader_elect:
             namespace = settings.lease_namespace or kube.access.namespace
-            self.elector = LeaderElector(lease_client, namespace, LEASE_NAME, settings.identity)
+            self.elector = LeaderElector(
+                lease_client,
+                namespace,
+                LEASE_NAME,
+                settings.identity,
+                lease_seconds=settings.lease_seconds,
+                deadline_seconds=settings.deadline_seconds,
+                retry_seconds=settings.retry_seconds,
+            )
             kube.fence = self.elector.check
         self.slurm = SlurmRegistry(fence=kube.fence, observe=self.metrics.observe_slurm)
         self.events = EventRecorder(kube, "slinky.slurm.net/slurm-operator", settings.identity)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_operator import __version__
+from slurm_operator.kube.lease import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS
 from slurm_operator.runtime.log import LEVELS
 
 LEASE_NAME = "slurm-operator"
@@ -23,7 +24,10 @@ def _identity() -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """`namespaces` empty: all. Ports 0: not served. `identity` differs between processes, also of the same pod."""
+    """`namespaces` empty: all. Ports 0: not served. `identity` differs between processes, also of the same pod.
+
+    The lease's times can only be changed in code: they must be the same in all replicas.
+    """
 
     namespaces: tuple[str, ...] = ()
     leader_elect: bool = True
@@ -34,6 +38,9 @@ class Settings:
     kubeconfig: Path | None = None
     workers: int = 4
     drain_seconds: float = 20.0
+    lease_seconds: float = LEASE_SECONDS
+    deadline_seconds: float = RENEW_DEADLINE_SECONDS
+    retry_seconds: float = RETRY_SECONDS
     identity: str = field(default_factory=_identity)
     rbac_guard: bool = field(default_factory=lambda: bool(os.environ.get("SLURM_OPERATOR_RBAC_GUARD")))
 
