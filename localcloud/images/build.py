@@ -93,4 +93,7 @@ def _build(store: Store, wanted: dict[str, str], log: Log) -> None:
         log(f"building {name} ({number} of {len(missing)})")
         dockerfile = REPOSITORY / "images" / name / "Dockerfile"
         store.build(dockerfile, REPOSITORY, f"{PREFIX}/{name}:{tag}", name, arguments)
+        if tags([name])[name] != tag:
+            store.remove([f"{PREFIX}/{name}:{tag}"])
+            raise ImageError(f"{name}: its files were changed while it was built, so its tag would lie. Repeat")
         log(f"built {name} in {time.monotonic() - begin:.1f} s")

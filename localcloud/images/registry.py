@@ -24,6 +24,11 @@ def present(registry: str, references: list[str]) -> set[str]:
     found = set()
     connection = http.client.HTTPConnection(registry, timeout=TIMEOUT_SECONDS)
     try:
+        connection.request("GET", "/v2/")
+        with connection.getresponse() as answer:
+            answer.read()
+            if answer.status != http.HTTPStatus.OK:
+                raise _no_registry(registry, answer)
         for reference in references:
             repository, _, tag = reference.rpartition(":")
             connection.request("HEAD", f"/v2/{repository}/manifests/{tag}", headers={"Accept": MANIFESTS})
@@ -32,10 +37,7 @@ def present(registry: str, references: list[str]) -> set[str]:
                 if answer.status == http.HTTPStatus.OK:
                     found.add(reference)
                 elif answer.status != http.HTTPStatus.NOT_FOUND:
-                    raise ImageError(
-                        f"the registry http://{registry} answers {answer.status} {answer.reason} to a question for "
-                        f"{reference}; 200 or 404 is expected. Is it another program that listens there?"
-                    )
+                    raise _no_registry(registry, answer)
     except (OSError, http.client.HTTPException) as error:
         raise ImageError(
             f"the registry http://{registry} does not answer ({error}). `make up` starts it; to build without one: "
@@ -44,6 +46,13 @@ def present(registry: str, references: list[str]) -> set[str]:
     finally:
         connection.close()
     return found
+
+
+def _no_registry(registry: str, answer: http.client.HTTPResponse) -> ImageError:
+    return ImageError(
+        f"http://{registry} answers {answer.status} {answer.reason}, as no container registry does. "
+        "Does another program listen there? Then end it, or choose another address"
+    )
 
 
 def public_registry_answers(image: str) -> bool:

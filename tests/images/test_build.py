@@ -109,6 +109,19 @@ def test_only_what_the_registry_lacks_is_built_and_pushed(
     assert said == []
 
 
+def test_an_image_whose_files_change_during_the_build_is_not_kept(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny(tmp_path / "images" / "slurmd", "x").write_text(
+        "FROM scratch\nARG BASE\nARG SLURM\nCOPY images/slurmd/file /file\n"
+    )
+    monkeypatch.setattr(build, "ensure_base", lambda *_: None)
+    monkeypatch.setattr(build, "REPOSITORY", tmp_path)
+    with pytest.raises(ImageError, match="slurmd: its files were changed while it was built"):
+        build.build({"slurmd": "26.05-of-before"}, lambda _: None, None)
+    assert store.images() == {}
+
+
 def test_a_killed_build_leaves_no_process_no_mount_and_a_usable_store(store: Store, tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
@@ -213,15 +226,19 @@ def test_a_registry_that_is_none() -> None:
         present(closed, ["slipway/slurmd:t"])
 
     class Other(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_error(503)
+        """Says 404 to everything, which for a registry would mean that an image is missing."""
+
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
             """Nothing is printed."""
 
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(ImageError, match=r"answers 503 .* 200 or 404 is expected"):
+        with pytest.raises(ImageError, match=r"answers 404 Not Found, as no container registry does"):
             present(f"127.0.0.1:{server.server_port}", ["slipway/slurmd:t"])
         server.shutdown()
 
