@@ -112,7 +112,7 @@ def start_control_plane(log: Log = quiet, inst: Instance | None = None) -> None:
 
 
 def _start_control_plane(inst: Instance, bin_dir: Path, log: Log) -> None:
-    with hold(inst.run / "control-plane.lock", log=log, what="the control plane"):
+    with hold(controlplane.lock(inst), log=log, what="the control plane"):
         controlplane.start(inst, bin_dir, log)
 
 

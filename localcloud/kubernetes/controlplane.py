@@ -8,6 +8,7 @@ from pathlib import Path
 from localcloud.kubernetes import processes
 from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.errors import ClusterError, Log
+from localcloud.kubernetes.locks import holders
 from localcloud.kubernetes.pki import kubeconfig_text, write_private
 from localcloud.kubernetes.processes import Daemon
 from localcloud.paths import Instance
@@ -139,18 +140,22 @@ def start(inst: Instance, bin_dir: Path, log: Log) -> None:
         log(f"control plane ready at {inst.apiserver_url} after {time.monotonic() - begin:.1f} s")
 
 
-def wait_api(inst: Instance, needed: list[Daemon], appear: float = 1) -> None:
+def lock(inst: Instance) -> Path:
+    """Held by whoever is starting the control plane."""
+    return inst.run / "control-plane.lock"
+
+
+def wait_api(inst: Instance, needed: list[Daemon], *, others_start: bool = False) -> None:
     """Wait until the API server is ready. Raises ClusterError with its log's end if it, or etcd, ends before.
 
-    appear: how many seconds it may take until their processes are there, in case that another thread starts them.
+    others_start: the control plane may be started by somebody else, just now or in a moment.
     """
     api = Api(inst.kubeconfig)
     end = time.monotonic() + READY_SECONDS
     while not api.ready():
         for daemon in needed:
-            if processes.running(daemon) is None and not _appears(daemon, appear):
-                said = processes.last_words(daemon.log)
-                raise ClusterError(f"{daemon.name} is not running. The end of {daemon.log}:\n{said}")
+            if processes.running(daemon) is None and not _appears(inst, daemon, others_start):
+                raise ClusterError(_why_gone(inst, daemon))
         if time.monotonic() > end:
             raise ClusterError(
                 f"the API server is not ready after {READY_SECONDS} s. Next: read {needed[-1].log} and {needed[0].log}"
@@ -158,14 +163,27 @@ def wait_api(inst: Instance, needed: list[Daemon], appear: float = 1) -> None:
         time.sleep(0.05)
 
 
-def _appears(daemon: Daemon, seconds: float) -> bool:
+def _appears(inst: Instance, daemon: Daemon, others_start: bool) -> bool:
     # A process is not seen by its own command line until it has replaced the launcher.
-    end = time.monotonic() + seconds
+    end = time.monotonic() + (3 if others_start else 1)
     while processes.running(daemon) is None:
-        if time.monotonic() > end:
+        if time.monotonic() > end and not (others_start and holders(lock(inst))):
             return False
         time.sleep(0.02)
     return True
+
+
+def _why_gone(inst: Instance, daemon: Daemon) -> str:
+    said = processes.last_words(daemon.log)
+    if not said:
+        return f"{daemon.name} is not running. Next: start the control plane"
+    text = f"{daemon.name} is not running. The end of {daemon.log}:\n{said}"
+    if daemon.name == "etcd":
+        text += (
+            f"\nNext: if its data in {inst.state / 'etcd'} is damaged (the disk was full, or the power failed), "
+            "stop the cluster, which removes all that is stored in it, and start it again"
+        )
+    return text
 
 
 def stop(inst: Instance, bin_dir: Path) -> None:

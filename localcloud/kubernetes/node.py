@@ -107,7 +107,7 @@ def start(node: Node, bin_dir: Path, log: Log) -> None:
     parts = daemons(node, bin_dir, first, _v1_groups(node))
     started = [] if not processes.ensure(parts["containerd"]) else ["containerd"]
     _wait_containerd(first, parts["containerd"])
-    controlplane.wait_api(inst, controlplane.daemons(inst, bin_dir)[:2], appear=15)
+    controlplane.wait_api(inst, controlplane.daemons(inst, bin_dir)[:2], others_start=True)
     started += [name for name in ("kubelet", "kube-proxy") if processes.ensure(parts[name])]
     if started:
         what = ", ".join(started) if was_on else "node"

@@ -113,13 +113,23 @@ print(json.dumps(answers))
 
 def fetch_from_pod(inst: Instance, pod: str, urls: list[str]) -> dict[str, str]:
     """What a pod gets from each address (it tries for some seconds)."""
-    done = kubectl(inst, "exec", pod, "--", "/usr/bin/python3", "-c", _FETCH, *urls)
-    return dict(json.loads(done))
+    argv = ["exec", pod, "--", "/usr/bin/python3", "-c", _FETCH, *urls]
+
+    # A kubelet that has just started knows its pods only after it has heard of them from the API server.
+    def ask() -> str:
+        done = _kubectl(inst, *argv)
+        return done.stdout if done.returncode == 0 else ""
+
+    return dict(json.loads(eventually(ask, f"exec in {pod}", 10)))
 
 
 def kubectl(inst: Instance, *words: str) -> str:
     """Run the kubectl of the tools as administrator."""
-    argv = [str(tools.tools_dir() / "kubectl"), f"--kubeconfig={inst.kubeconfig}", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{argv}: {done.stderr}"
+    done = _kubectl(inst, *words)
+    assert done.returncode == 0, f"kubectl {words}: {done.stderr}"
     return done.stdout
+
+
+def _kubectl(inst: Instance, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(tools.tools_dir() / "kubectl"), f"--kubeconfig={inst.kubeconfig}", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ import pytest
 from localcloud import tools
 from localcloud.kubernetes import cgroups, cluster, controlplane, leftovers, network, nodes, processes
 from localcloud.kubernetes import node as node_module
+from localcloud.kubernetes.errors import ClusterError
 from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import REPOSITORY
 from tests.clusters import own_instance
@@ -157,3 +158,21 @@ def test_stop_leaves_nothing() -> None:
         assert after.forwarding == before.forwarding
         assert after.directories == before.directories
         cluster.stop_all(inst=inst)
+
+
+def test_damaged_data_is_told_with_the_way_out() -> None:
+    with own_instance() as inst:
+        cluster.start_control_plane(inst=inst)
+        cluster.add_node(NodeSpec("n1"), inst=inst)
+        leftovers.kill_all(inst)
+        log = next((inst.state / "etcd/member/wal").glob("*.wal"))
+        with log.open("r+b") as file:
+            file.seek(8192)
+            file.write(os.urandom(65536))
+        with pytest.raises(ClusterError, match=r"(?s)etcd is not running.*is damaged.*stop the cluster"):
+            cluster.ensure_all(inst=inst)
+
+
+def test_a_node_without_a_control_plane_says_so() -> None:
+    with own_instance() as inst, pytest.raises(ClusterError, match=r"etcd is not running\. Next: start the control"):
+        cluster.add_node(NodeSpec("n1"), inst=inst)
