@@ -1,4 +1,4 @@
-"""`python -m components.settings schema | docs | write | check FILE…`: what editors, people and CI need."""
+"""`python -m components.settings schema | docs | check FILE…`: what editors, people and CI need."""
 
 from __future__ import annotations
 
@@ -32,25 +32,34 @@ def check(file: Path) -> str | None:
     return None
 
 
+def generate(file: str, text: str, check_only: bool) -> str | None:
+    """Write a generated file, or say that it differs from what would be written."""
+    if check_only:
+        if not (ROOT / file).exists() or (ROOT / file).read_text() != text:
+            return f"{file} is not what components/settings generates. Run `make generate`."
+        return None
+    (ROOT / file).parent.mkdir(exist_ok=True)
+    (ROOT / file).write_text(text)
+    return None
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m components.settings", description=__doc__)
-    parser.add_argument("verb", choices=["schema", "docs", "write", "check"])
-    parser.add_argument("files", nargs="*", type=Path, help="stack files to check")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, what in (("schema", SCHEMA_FILE), ("docs", DOCS_FILE)):
+        command = verbs.add_parser(verb, help=f"write {what}")
+        command.add_argument("--check", action="store_true", help="only say whether it is up to date")
+    verbs.add_parser("check", help="check stack files").add_argument("files", nargs="+", type=Path)
     chosen = parser.parse_args(arguments)
     if chosen.verb == "schema":
-        sys.stdout.write(json_schema())
+        wrong = [generate(SCHEMA_FILE, json_schema(), chosen.check)]
     elif chosen.verb == "docs":
-        sys.stdout.write(documentation())
-    elif chosen.verb == "write":
-        (ROOT / SCHEMA_FILE).write_text(json_schema())
-        (ROOT / DOCS_FILE).parent.mkdir(exist_ok=True)
-        (ROOT / DOCS_FILE).write_text(documentation())
+        wrong = [generate(DOCS_FILE, documentation(), chosen.check)]
     else:
-        wrong = [text for file in chosen.files if (text := check(file))]
-        if wrong:
-            sys.stderr.write("\n".join(wrong) + "\n")
-            return 1
-    return 0
+        wrong = [check(file) for file in chosen.files]
+    told = [text for text in wrong if text]
+    sys.stderr.write("".join(f"{text}\n" for text in told))
+    return 1 if told else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from components.settings.model import Settings
 SCHEMA_FILE = "stacks/stack.schema.json"
 DOCS_FILE = "docs/configuration.md"
 COMMAND = "python -m components.settings"
+GENERATED = "Generated from components/settings by `make generate`"
 
 
 def json_schema() -> str:
@@ -35,7 +36,7 @@ def json_schema() -> str:
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "slipway stack",
-        "description": f"Generated from components/settings by `{COMMAND} write`.",
+        "description": f"{GENERATED}.",
         "type": "object",
         "properties": {"config": config},
         "required": ["config"],
@@ -48,7 +49,7 @@ def documentation() -> str:
     """Reference of every key, Markdown."""
     parts = [
         "# Configuration\n",
-        f"<!-- Generated from components/settings by `{COMMAND} write`; edit the schema, not this file. -->\n",
+        f"<!-- {GENERATED}; edit the schema, not this file. -->\n",
         "A stack is one file, `stacks/Pulumi.<stack>.yaml`. All that differs between stacks is in it.",
         "Defaults are what production wants: a small stack asks for cheapness by key. An editor that speaks the YAML",
         "language server completes and checks keys by `stacks/stack.schema.json`.\n",

@@ -1,8 +1,6 @@
-"""Writes docs/policies.md from the rules (`documentation`)."""
+"""The text of docs/policies.md, from the rules themselves."""
 
 from __future__ import annotations
-
-import sys
 
 import yaml
 
@@ -12,7 +10,7 @@ from .rule import Resource, Rule
 HEAD = """\
 # Policies
 
-<!-- Generated from policies/slipway_policies by `python -m slipway_policies.reference`, run in policies/. -->
+<!-- Generated from policies/slipway_policies by `make generate`; edit the rules, not this file. -->
 
 The policy pack in `policies/` looks at every resource before it is made or changed, in `make preview` and in `make up`,
 and in `pulumi preview --policy-pack policies`. It judges what any program registers, not only ours.
@@ -40,7 +38,3 @@ def _section(rule: Rule) -> str:
         f"## {rule.id}\n\n{rule.summary} Severity: {rule.severity.name.lower()}.\n\n{rule.why}\n\n"
         f"**What to do.** {rule.remediation}\n\nRefused:\n\n```yaml\n{shown}\n```\n\n```\n{said}\n```\n"
     )
-
-
-if __name__ == "__main__":
-    sys.stdout.write(documentation())

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pulumi_policy import ResourceValidationArgs
 from pulumi_policy.proxy import UNKNOWN_ARRAY_VALUE, UNKNOWN_STRING_VALUE, unknown_checking_proxy
-from slipway_policies import RULES
-from slipway_policies.gpu_pools import is_gpu_type
-from slipway_policies.reference import documentation
-from slipway_policies.rule import UNKNOWN, Resource, Rule, thaw
 
 from components.data import instance_types
+from policies.slipway_policies import RULES
+from policies.slipway_policies.gpu_pools import is_gpu_type
+from policies.slipway_policies.reference import documentation
+from policies.slipway_policies.rule import UNKNOWN, Resource, Rule, thaw
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_ID = {rule.id: rule for rule in RULES}
@@ -254,8 +254,7 @@ def test_gpu_types_are_those_that_ec2_says() -> None:
 
 
 def test_docs_are_up_to_date() -> None:
-    hint = "run in policies/: python -m slipway_policies.reference > ../docs/policies.md"
-    assert (ROOT / "docs" / "policies.md").read_text() == documentation(), hint
+    assert (ROOT / "docs" / "policies.md").read_text() == documentation(), "run: make generate"
 
 
 def test_rules_import_nothing_of_ours() -> None:
