@@ -1,0 +1,110 @@
+"""What the stand-in itself asks of Kubernetes: nodes to drain, objects to list and watch. Blocking, JSON only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from localcloud.kubernetes.api import MERGE, Api, ApiError, Unreachable
+from localcloud.kubernetes.cluster import kubeconfig_path
+
+Object = dict[str, Any]
+MANAGER = "slipway-aws"
+
+
+class Kube(Api):
+    """The API server of the instance's cluster, with lists, patches and watches."""
+
+    def items(self, path: str, **query: str) -> list[Object]:
+        return list(self.request("GET", path + (f"?{urlencode(query)}" if query else ""))["items"])
+
+    def listed(self, path: str) -> tuple[list[Object], str]:
+        """All objects of a kind, and the resource version from which a watch goes on."""
+        answer = self.request("GET", path)
+        return list(answer["items"]), str(answer["metadata"]["resourceVersion"])
+
+    def merge(self, path: str, body: Object) -> Object:
+        return self.request("PATCH", path, body, MERGE)
+
+    def watch(self, path: str, version: str, seconds: int) -> Iterator[tuple[str, Object]]:
+        """Events since a resource version, for at most `seconds`. Raises ApiError when it is too old, Unreachable when
+        the connection breaks."""
+        query = urlencode({"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)})
+        address = urlsplit(self.endpoint)
+        connection = http.client.HTTPSConnection(
+            address.hostname or "", address.port or 443, timeout=seconds + 10, context=self._tls
+        )
+        try:
+            connection.request("GET", f"{path}?{query}", headers=self._headers)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise ApiError(response.status, response.read().decode())
+            for line in response:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise ApiError(event["object"].get("code", 500), event["object"].get("message", "watch failed"))
+                yield event["type"], event["object"]
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(f"the watch of {path} broke off: {error}") from error
+        finally:
+            connection.close()
+
+
+def connect() -> Kube:
+    """A client with the administrator's rights. Raises ClusterError when there is no usable kubeconfig."""
+    return Kube(kubeconfig_path())
+
+
+def node_path(name: str) -> str:
+    return f"/api/v1/nodes/{quote(name)}"
+
+
+def node_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def drain(kube: Kube, name: str, seconds: float) -> list[str]:
+    """Cordon a node and evict its pods, as EKS does before it ends an instance; pods of DaemonSets stay.
+
+    Returns the pods (namespace/name) that were still there after `seconds`; empty when the node is empty or gone.
+    """
+    try:
+        kube.merge(node_path(name), {"spec": {"unschedulable": True}})
+    except ApiError as error:
+        if error.status == 404:
+            return []
+        raise
+    end = time.monotonic() + seconds
+    while True:
+        pods = [pod for pod in kube.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}") if _must_leave(pod)]
+        if not pods or time.monotonic() > end:
+            return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods]
+        for pod in pods:
+            meta = pod["metadata"]
+            if "deletionTimestamp" not in meta:
+                body = {"apiVersion": "policy/v1", "kind": "Eviction"}
+                body_meta = {"name": meta["name"], "namespace": meta["namespace"]}
+                try:
+                    kube.request(
+                        "POST",
+                        f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/eviction",
+                        {**body, "metadata": body_meta},
+                    )
+                except ApiError as error:
+                    if error.status not in (404, 429):  # 429: a disruption budget says not now
+                        raise
+        time.sleep(0.5)
+
+
+def _must_leave(pod: Object) -> bool:
+    meta = pod["metadata"]
+    if "kubernetes.io/config.mirror" in meta.get("annotations", {}):
+        return False
+    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return False
+    return not any(owner["kind"] == "DaemonSet" for owner in meta.get("ownerReferences", []))

@@ -1,0 +1,1 @@
+"""The tables of resource types, one file for each AWS service."""
