@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from components.context import Context, document_json
+from components.context import Context, asked, document_json
 from components.data import addon_versions
 from components.region import managed_policy
 from components.subnets import POD_ADDRESSES
@@ -35,7 +35,7 @@ class Addons(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """version: the cluster's Kubernetes version."""
-        super().__init__("slipway:aws:Addons", name, {"kubernetes": version}, opts)
+        super().__init__("slipway:aws:Addons", name, asked(kubernetes=version), opts)
         self._versions = addon_versions()[version]
         self._cluster = cluster
         self._context = context

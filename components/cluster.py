@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pulumi
 import pulumi_aws as aws
 
-from components.context import Context, assume_role
+from components.context import Context, asked, assume_role
 from components.region import managed_policy, partition
 from components.settings.model import Access
 from components.settings.model import Cluster as ClusterSettings
@@ -46,10 +46,7 @@ class Cluster(pulumi.ComponentResource):
         super().__init__(
             "slipway:aws:Cluster",
             name,
-            {
-                **settings.model_dump(mode="json", by_alias=True, include={"name", "version", "deletion_protection"}),
-                "access": access.model_dump(mode="json", by_alias=True),
-            },
+            asked(name=settings.name, version=settings.version, access=access.model_dump(mode="json", by_alias=True)),
             opts,
         )
         child = pulumi.ResourceOptions(parent=self)

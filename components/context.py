@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -21,6 +22,14 @@ class Context:
     region: str
     account: pulumi.Output[str]
     tags: dict[str, str]
+
+
+def asked(**values: Any) -> dict[str, Any]:
+    """Inputs of a component as the state and policies show them: what was asked for.
+
+    Under one key: Pulumi makes an attribute of each input, and would set those of a component's own by the same name.
+    """
+    return {"asked": values}
 
 
 def assume_role(service: str) -> str:

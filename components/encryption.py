@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulumi
 import pulumi_aws as aws
 
-from components.context import Context
+from components.context import Context, asked
 from components.region import domain, partition
 
 
@@ -19,7 +19,7 @@ class EncryptionKey(pulumi.ComponentResource):
     arn: pulumi.Output[str]
 
     def __init__(self, name: str, context: Context, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("slipway:aws:EncryptionKey", name, {"cluster": context.name}, opts)
+        super().__init__("slipway:aws:EncryptionKey", name, asked(cluster=context.name), opts)
         child = pulumi.ResourceOptions(parent=self)
         key = aws.kms.Key(
             name,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.context import Context, document_json
+from components.context import Context, asked, document_json
 from components.region import domain
 from components.settings.model import IMAGES
 from components.settings.model import Images as ImageSettings
@@ -68,7 +68,7 @@ class Images(pulumi.ComponentResource):
         key_arn: pulumi.Input[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slipway:aws:Images", name, settings.model_dump(mode="json", by_alias=True), opts)
+        super().__init__("slipway:aws:Images", name, asked(**settings.model_dump(mode="json", by_alias=True)), opts)
         if settings.registry is None:
             self.registry = pulumi.Output.concat(
                 context.account, ".dkr.ecr.", context.region, ".", domain(context.region)

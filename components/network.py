@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulumi
 import pulumi_aws as aws
 
-from components.context import Context, assume_role
+from components.context import Context, asked, assume_role
 from components.settings.model import Network as NetworkSettings
 from components.subnets import shares
 
@@ -35,7 +35,7 @@ class Network(pulumi.ComponentResource):
         log_retention_days: int,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slipway:aws:Network", name, settings.model_dump(mode="json", by_alias=True), opts)
+        super().__init__("slipway:aws:Network", name, asked(**settings.model_dump(mode="json", by_alias=True)), opts)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self)
         vpc = aws.ec2.Vpc(

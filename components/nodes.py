@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.context import Context, assume_role, tag_list
+from components.context import Context, asked, assume_role, tag_list
 from components.region import managed_policy
 from components.settings.model import SystemNodes
 from components.settings.partition import Partition
@@ -130,7 +130,7 @@ class NodeGroup(pulumi.ComponentResource):
         super().__init__(
             "slipway:aws:NodeGroup",
             name,
-            {"instances": list(spec.instances), "capacity": spec.capacity, "zones": list(subnets)},
+            asked(instances=list(spec.instances), capacity=spec.capacity, zones=list(subnets)),
             opts,
         )
         tags = {**context.tags, **spec.tags}

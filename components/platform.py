@@ -9,7 +9,7 @@ import pulumi_aws as aws
 
 from components.addons import Addons
 from components.cluster import Cluster, principal_of
-from components.context import Context
+from components.context import Context, asked
 from components.defaults import ClusterDefaults
 from components.encryption import EncryptionKey
 from components.images import Images
@@ -35,7 +35,7 @@ class Platform(pulumi.ComponentResource):
         super().__init__(
             "slipway:index:Platform",
             name,
-            {"cluster": settings.cluster.name},
+            asked(cluster=settings.cluster.name),
             pulumi.ResourceOptions(provider=provider),
         )
         child = pulumi.ResourceOptions(parent=self)

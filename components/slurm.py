@@ -9,6 +9,7 @@ import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
 from components.charts import release
+from components.context import asked
 from components.defaults import CRITICAL, STORAGE_CLASS, WORKER
 from components.images import Images
 from components.nodes import GPU_KEY, PARTITION_KEY
@@ -45,7 +46,7 @@ class Slurm(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """after: nodes and add-ons that pods need to run and to go away cleanly."""
-        super().__init__("slipway:kubernetes:Slurm", name, {"clusterName": settings.slurm.cluster_name}, opts)
+        super().__init__("slipway:kubernetes:Slurm", name, asked(clusterName=settings.slurm.cluster_name), opts)
         operator_namespace = namespace(
             OPERATOR_NAMESPACE,
             "restricted",

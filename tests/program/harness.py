@@ -134,7 +134,7 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
                 options=options,
             )
         )
-        state = {**inputs, **self._computed(request.type, request.name, inputs)} if request.custom else {}
+        state = {**inputs, **self._computed(request.type, request.name, inputs)}
         id_ = "" if not request.custom else UNKNOWN if self.preview else f"{request.name}-id"
         return resource_pb2.RegisterResourceResponse(
             urn=urn, id=id_, object=ParseDict(wire(state), struct_pb2.Struct())
