@@ -24,6 +24,8 @@ class FaultyApiServer:
     def __init__(self) -> None:
         self.url = ""
         self.version = 100
+        self.lag = 0.0
+        """Seconds by which watches tell late."""
         self.objects: dict[tuple[str, str, str], Object] = {}  # (collection path without namespace, namespace, name)
         self.history: list[tuple[int, str, str, Object]] = []
         self.compacted = 0
@@ -136,6 +138,7 @@ class FaultyApiServer:
                     while len(self.history) == sent:
                         await self._changed.wait()
                     events, sent = self.history[sent:], len(self.history)
+                await asyncio.sleep(self.lag)
                 for version, kind, where, obj in events:
                     if kind == "BOOKMARK":
                         await stream.write(line(kind, {"metadata": {"resourceVersion": str(version)}}))

@@ -102,7 +102,7 @@ class Controller(ABC):
             ref = controller_of(obj)
             if ref is None or ref.get("kind") != self.resource.kind:
                 return ()
-            if str(ref.get("apiVersion", "")).partition("/")[0] != self.resource.group:
+            if str(ref.get("apiVersion", "")).rpartition("/")[0] != self.resource.group:
                 return ()
             return (Key(obj["metadata"].get("namespace", ""), ref["name"]),)
 
