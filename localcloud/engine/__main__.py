@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from localcloud.engine import api, backend
+from localcloud.engine import api, backend, urns
 from localcloud.engine.errors import EngineError
 from localcloud.engine.operations import DEFAULT_PARALLEL, Stack
+from localcloud.engine.state import Resource
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,9 +38,12 @@ def _parser() -> argparse.ArgumentParser:
     stack = commands.add_parser("stack", help="look at stacks and their state")
     parts = stack.add_subparsers(dest="part", required=True, metavar="PART")
     for name, text in {
-        "ls": "the stacks", "output": "the stack's outputs", "export": "the state on standard output",
+        "ls": "the stacks",
+        "resources": "what the state has, as a tree",
+        "output": "the stack's outputs",
+        "export": "the state on standard output",
         "import": "takes a state from standard input",
-    }.items():  # fmt: skip
+    }.items():
         part = parts.add_parser(name, parents=[common], help=text)
         part.add_argument("--show-secrets", action="store_true", help="secrets in plain text")
         if name == "output":
@@ -103,6 +107,8 @@ def _stack(args: argparse.Namespace) -> int:
             _out(json.dumps(rows))
         for row in [] if args.json else rows:
             _out(f"{row['name']}{'' if row['deployed'] else '  (not deployed)'}")
+    elif args.part == "resources":
+        _resources(stack, args.json)
     elif args.part == "output":
         values = api.outputs(stack.name, cwd=args.cwd, show_secrets=args.show_secrets)
         if args.name is None:
@@ -118,6 +124,25 @@ def _stack(args: argparse.Namespace) -> int:
     else:
         _import(stack)
     return 0
+
+
+def _resources(stack: Stack, as_json: bool) -> None:
+    resources = stack.store.load().everything()
+    if as_json:
+        _out(json.dumps([{"urn": r.urn, "type": r.type, "name": r.name, "id": r.id} for r in resources], indent=2))
+        return
+    children: dict[str, list[Resource]] = {}
+    for resource in resources:
+        children.setdefault(resource.parent, []).append(resource)
+
+    def show(parent: str, depth: int) -> None:
+        for r in children.get(parent, []):
+            note = "  (to be deleted)" if r.delete else "  (read)" if r.external else ""
+            _out(f"{'  ' * depth + urns.short_type(r.type):<44} {r.name:<32} {r.id}{note}".rstrip())
+            if not r.delete:
+                show(r.urn, depth + 1)
+
+    show("", 0)
 
 
 def _any(args: argparse.Namespace) -> str:

@@ -16,7 +16,7 @@ from localcloud.engine.errors import EngineError
 from localcloud.engine.operations import Order, Result
 
 # Lines of the CLI's summary, such as `    + 12 created` and `    3 unchanged`.
-_COUNT = re.compile(r"^\s+(?:[-+~=><]+\s+)?(\d+) (?:to )?(\w+)")
+_COUNT = re.compile(r"^\s+(?:[-+~=><]+\s*)?(\d+) (?:to )?(\w+)")
 _OPS = {
     "create": "create", "created": "create", "update": "update", "updated": "update", "replace": "replace",
     "replaced": "replace", "delete": "delete", "deleted": "delete", "import": "import", "imported": "import",

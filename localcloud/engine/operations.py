@@ -175,7 +175,8 @@ class _Run:
                 for pack in self.packs:
                     pack.begin(address, context.project, context.stack, ORGANIZATION, context.dry_run, context.config)
             snapshot = await asyncio.to_thread(self.stack.store.load, document)
-            self._sort_out_pending(snapshot)
+            if self._sort_out_pending(snapshot) and self.order.operation != "preview":
+                await self._save(snapshot)
             deployment = Deployment(
                 context, snapshot, self._save, self.providers, self.packs if self._runs_program else (), self.display
             )
@@ -217,8 +218,12 @@ class _Run:
         for package in packages:
             self.providers.start_ahead(package)
 
-    def _sort_out_pending(self, snapshot: Snapshot) -> None:
-        """Of operations that a killed run left open only creates matter: the others are seen by comparing again."""
+    def _sort_out_pending(self, snapshot: Snapshot) -> bool:
+        """Of operations that a killed run left open only creates matter: the others are seen by comparing again.
+
+        Returns whether any was dropped.
+        """
+        before = len(snapshot.pending)
         for token, pending in list(snapshot.pending.items()):
             if pending.kind != "creating" or self.order.clear_pending_creates:
                 del snapshot.pending[token]
@@ -228,6 +233,7 @@ class _Run:
                 "a run ended while it created this; it is created again under the same name, or taken over",
                 pending.resource.urn,
             )
+        return len(snapshot.pending) < before
 
     # The program
 
@@ -309,7 +315,10 @@ class _Run:
             self.display.policy_names.append(pack.name)
         if deployment.fatal is not None and not deployment.context.dry_run:
             # One more try: what was done since the state could not be written must not be lost.
-            await self._save(deployment.snapshot)
+            try:
+                await self._save(deployment.snapshot)
+            except EngineError as error:
+                self.display.diagnostic("error", str(error))
         root = next((r for r in deployment.snapshot.live.values() if r.type == urns.STACK_TYPE), None)
         outputs = root.outputs if root else {}
         failed = bool(deployment.failed or deployment.violated or engine.errors)

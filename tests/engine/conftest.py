@@ -25,6 +25,7 @@ def project(tmp_path: Path) -> Project:
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
     """Waits for something that another process does."""
+
     def wait(test: Callable[[], bool], limit: float = 30.0) -> None:
         end = time.monotonic() + limit
         while not test():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.engine.harness import Project
 
 
@@ -287,7 +288,9 @@ Thing("d", value="fine")
     assert "skipped, because a is missing" in run.text
     assert [r for r in project.resources() if r in "abcd"] == ["d"]
     assert project.deployment().get("pending_operations") is None
-    fixed = project.up('a = Thing("a")\nThing("b", value=a.url)\nThing("c", O(depends_on=[a]))\nThing("d", value="fine")')
+    fixed = project.up(
+        'a = Thing("a")\nThing("b", value=a.url)\nThing("c", O(depends_on=[a]))\nThing("d", value="fine")'
+    )
     assert fixed.changes == {"create": 3, "same": 2}
 
 
