@@ -56,7 +56,9 @@ def trim_pod(obj: Object) -> Object:
     trimmed: dict[str, Any] = {name: status[name] for name in kept if name in status}
     for name in ("initContainerStatuses", "containerStatuses"):
         if status.get(name):
-            trimmed[name] = [{"name": one["name"], "state": one.get("state") or {}} for one in status[name]]
+            trimmed[name] = [
+                {field: one[field] for field in ("name", "state", "lastState") if field in one} for one in status[name]
+            ]
     obj["status"] = trimmed
     return obj
 

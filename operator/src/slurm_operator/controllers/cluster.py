@@ -37,7 +37,7 @@ from slurm_operator.desired.secrets import data_of, new_jwt_key, new_slurm_key, 
 from slurm_operator.desired.slurm_conf import ConfInputs, Group, conf_files
 from slurm_operator.desired.status import Report, pod_problem, pod_ready
 from slurm_operator.kube.informer import Informer
-from slurm_operator.kube.objects import annotations_of, canonical_hash, is_deleting, key_of
+from slurm_operator.kube.objects import annotations_of, canonical_hash, condition, is_deleting, key_of
 from slurm_operator.kube.resources import (
     ACCOUNTINGS,
     CONFIGMAPS,
@@ -69,7 +69,7 @@ class ClusterController(Reconciler[ControllerSpec]):
     def setup(self) -> None:
         self.informer = self.watch(self.resource)
         self.nodesets = self.watch(NODESETS, _referenced, status_too=False)
-        self.restapis = self.watch(RESTAPIS, _referenced, status_too=False)
+        self.restapis = self.watch(RESTAPIS, _referenced)
         for informer in (self.nodesets, self.restapis):
             informer.add_index(BY_CONTROLLER, index_by_controller)
         self.accountings = self.watch(ACCOUNTINGS, self._reporting, status_too=False)
@@ -136,7 +136,8 @@ class ClusterController(Reconciler[ControllerSpec]):
         pod = self.pods.get(key.namespace, controller_pod(key.name))
         if pod is not None and spec.inplace_reconfigure:
             await self._hurry(key, pod, config_hash)
-        await self._connect(key, jwt_key)
+        if pod is not None and pod_ready(pod):
+            await self._connect(key, jwt_key)
         return self._observe(key, spec, pod), None
 
     async def _keys(self, key: Key, cluster: Cluster) -> bytes:
@@ -232,7 +233,9 @@ class ClusterController(Reconciler[ControllerSpec]):
         restapis.sort(key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
         for restapi in restapis:
             service = self.services.get(key.namespace, restapi_object(restapi["metadata"]["name"]))
-            if service is None:
+            ready = (condition(restapi, "Ready") or {}).get("status") == "True"
+            # Asking before there is anyone to answer costs a time-out, and then seconds until the next try.
+            if service is None or not (ready or self.slurm.find(key)):
                 continue
             # The address is as stable as the name, and needs no DNS.
             address = service["spec"].get("clusterIP") or "None"
@@ -241,7 +244,8 @@ class ClusterController(Reconciler[ControllerSpec]):
             ports = service["spec"].get("ports") or [{"port": SLURMRESTD_PORT}]
             await self.slurm.ensure(key, f"http://{host}:{ports[0]['port']}", jwt_key)
             return
-        await self.slurm.remove(key)
+        if not restapis:
+            await self.slurm.remove(key)
 
     def _observe(self, key: Key, spec: ControllerSpec, pod: Object | None) -> Report:
         missing = unsupported({"spec.metrics.serviceMonitor": spec.metrics.service_monitor.enabled})

@@ -148,11 +148,10 @@ def _sections(inputs: ConfInputs) -> dict[str, list[Setting]]:
             Setting("GresTypes", "gpu"),
             Setting("ProctrackType", "proctrack/cgroup" if cgroup else "proctrack/linuxproc"),
             Setting("TaskPlugin", "task/cgroup,task/affinity" if cgroup else "task/affinity"),
-            Setting("JobAcctGatherType", "jobacct_gather/cgroup" if cgroup else "jobacct_gather/linux"),
             Setting("PrologFlags", "Contain" if cgroup else "Alloc"),
             Setting("LaunchParameters", "use_interactive_step"),
         ],
-        "ACCOUNTING": _accounting(inputs),
+        "ACCOUNTING": _accounting(inputs, cgroup),
         "SCRIPTS": [
             *(Setting("Prolog", script) for script in sorted(inputs.prolog)),
             *(Setting("Epilog", script) for script in sorted(inputs.epilog)),
@@ -181,10 +180,11 @@ def _hosts(inputs: ConfInputs) -> list[Setting]:
     ]
 
 
-def _accounting(inputs: ConfInputs) -> list[Setting]:
+def _accounting(inputs: ConfInputs, cgroup: bool) -> list[Setting]:
     if not inputs.accounting_host:
         return []
     return [
+        Setting("JobAcctGatherType", "jobacct_gather/cgroup" if cgroup else "jobacct_gather/linux"),
         Setting("AccountingStorageType", "accounting_storage/slurmdbd"),
         Setting("AccountingStorageHost", inputs.accounting_host),
         Setting("AccountingStoragePort", str(inputs.accounting_port)),

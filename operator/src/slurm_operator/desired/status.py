@@ -63,6 +63,10 @@ def pod_problem(pod: Object) -> str:
         return str(scheduled.get("message") or "it cannot be placed on any node")
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") == "CrashLoopBackOff":
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            how = f"exit code {ended.get('exitCode', '?')}, {ended.get('reason', 'Error')}"
+            return f"{container['name']} keeps ending ({how}): see its logs"
         if waiting.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
             return f"{container['name']}: {waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
     return ""

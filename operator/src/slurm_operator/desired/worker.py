@@ -18,6 +18,7 @@ from slurm_operator.api.names import (
     LABEL_POD_PROTECT,
     LABEL_REVISION,
     LABEL_SCALING_MODE,
+    RUN_SLURM,
     SLURMD_PORT,
     TAINT_WORKER,
     workers_pdb,
@@ -179,6 +180,8 @@ def _template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
         "tolerations": [{"key": TAINT_WORKER, "operator": "Exists", "effect": "NoExecute"}],
         "volumes": [
             key_volume("etc-slurm", cluster, mode=0o400),
+            # slurmd wants this to be root's own; in an image it may be SlurmUser's.
+            {"name": "run-slurm", "emptyDir": {"medium": "Memory"}},
             # The container runtime's own /dev/shm has 64 MiB: too little for NCCL and data loaders.
             {"name": "dshm", "emptyDir": {"medium": "Memory"}},
         ],
@@ -225,6 +228,7 @@ def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
         },
         "volumeMounts": [
             {"name": "etc-slurm", "mountPath": ETC_SLURM, "readOnly": True},
+            {"name": "run-slurm", "mountPath": RUN_SLURM},
             {"name": "dshm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount point of shared memory
         ],
     }

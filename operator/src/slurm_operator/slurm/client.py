@@ -18,6 +18,7 @@ from yarl import URL
 
 from slurm_operator import __version__
 from slurm_operator.slurm.errors import (
+    SlurmError,
     SlurmException,
     SlurmNotFound,
     SlurmUnreachable,
@@ -170,11 +171,26 @@ class SlurmClient:
     async def node(self, name: str) -> NodeInfo:
         """One node as slurmctld knows it now (1 to 2 ms). Raises SlurmNotFound."""
         path = f"node/{quote(name, safe='')}"
-        answer = await self._call("GET", path, _Nodes)
+        try:
+            answer = await self._call("GET", path, _Nodes)
+        except SlurmNotFound:
+            raise
+        except SlurmError as error:
+            # slurmrestd 26.05 says of a name that slurmctld does not know that the query failed, with the error number
+            # of whatever went wrong before, 0 for example. That proves nothing: the list decides.
+            found = await self._all_nodes()
+            if name in found:
+                return found[name]
+            raise SlurmNotFound(f"GET {path}", 2018, f"no node {name}", 200) from error
         for node in _present(answer.nodes, path, "nodes"):
             if node.name == name:
                 return node
         raise SlurmNotFound(f"GET {path}", 2018, f"no node {name}", 200)
+
+    async def _all_nodes(self) -> dict[str, NodeInfo]:
+        snapshot = await self.nodes()
+        assert not isinstance(snapshot, NotModified), "nothing was asked to compare with"
+        return snapshot.nodes
 
     async def jobs_state(self) -> list[JobState]:
         """Id and state of every job slurmctld holds: 80 bytes a job where `jobs` takes 14 kB."""
