@@ -10,6 +10,7 @@ import pytest
 
 from localcloud.kubernetes import cluster
 from localcloud.kubernetes.api import Api
+from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import Instance
 from tests.clusters import control_plane  # noqa: F401  # a fixture
 from tests.k8s_provider.harness import Provider, running
@@ -32,6 +33,14 @@ def api(control_plane: Instance) -> Api:  # noqa: F811
 def provider(kubeconfig: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     with running(tmp_path_factory.mktemp("program"), kubeconfig=kubeconfig) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def node(control_plane: Instance) -> str:  # noqa: F811
+    """A real node, for tests that need pods to run."""
+    cluster.add_node(NodeSpec("n1"), inst=control_plane)
+    cluster.wait_ready(["n1"], inst=control_plane)
+    return "n1"
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ class Provider:
         assert self.process.stdout
         port = self.process.stdout.readline().strip()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-        self.stub = ResourceProviderStub(self.channel)  # type: ignore[no-untyped-call]
+        self.stub = ResourceProviderStub(self.channel)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -183,7 +183,7 @@ class Provider:
 
     def diff(self, old: Resource, news: dict[str, Any], ignore: list[str] | None = None) -> pb.DiffResponse:
         inputs, secrets = self.checked(old.type, old.name, news, old.inputs)
-        return call(
+        answer: pb.DiffResponse = call(
             self.stub.Diff,
             pb.DiffRequest(
                 id=old.id,
@@ -196,6 +196,7 @@ class Provider:
                 ignoreChanges=ignore or [],
             ),
         )
+        return answer
 
     def update(self, old: Resource, news: dict[str, Any], preview: bool = False, timeout: float = 60) -> Resource:
         inputs, secrets = self.checked(old.type, old.name, news, old.inputs)

@@ -18,7 +18,7 @@ from localcloud.kubernetes.provider.auth import AuthError, Credential, Credentia
 
 CONNECT_TIMEOUT = 5.0  # seconds
 READ_TIMEOUT = 30.0  # seconds; the API server itself ends a request after 60
-PATIENCE = 15.0  # seconds a real operation goes on trying when the server is away or busy (it may be restarting)
+PATIENCE = 10.0  # seconds a real operation goes on trying when the server is away or busy (it may be restarting)
 # A server that was found away is not asked again for this long by calls that need not succeed (previews, diffs).
 BREAKER = 5.0
 

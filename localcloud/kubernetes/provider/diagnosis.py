@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from localcloud.kubernetes.provider.client import ApiError, Client, Unreachable
 from localcloud.kubernetes.provider.discovery import Discovery, NoSuchKind
 from localcloud.kubernetes.provider.rules import condition, selector_text
@@ -9,6 +11,9 @@ from localcloud.kubernetes.provider.wire import Object, get
 
 _PODS_SHOWN = 3
 _LOG_LINES = 5
+CONFIRM = 1.5  # seconds
+_GROWN = 15.0  # seconds after which a running container needs no second look
+_STEADY_KINDS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod")
 # Reasons of a waiting container that are a normal part of starting.
 _STARTING = ("ContainerCreating", "PodInitializing")
 
@@ -95,6 +100,43 @@ def _container_problem(container: Object) -> str:
         said = f": {ended['message'].strip()}" if ended.get("message") else ""
         return f"container {name} ended with exit code {ended['exitCode']} ({ended.get('reason')}){said}"
     return ""
+
+
+class Steadiness:
+    """Whether pods that count as ready stay up.
+
+    A container without a readiness probe is ready the moment it runs, also one that ends with an error at once. So
+    such containers, if young, must be seen running twice, CONFIRM seconds apart.
+    """
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._seen: frozenset[str] | None = None
+
+    def doubt(self, live: Object, reader: Reader, elapsed: float) -> str:
+        """What speaks against calling `live` ready now; empty when nothing does."""
+        if live.get("kind") not in _STEADY_KINDS:
+            return ""
+        young = frozenset(item for pod in pods_of(live, reader) for item in _young_containers(pod))
+        if not young:
+            return ""
+        if young != self._seen:
+            self._seen, self._since = young, elapsed
+        return "its pods run; watching whether they stay up" if elapsed - self._since < CONFIRM else ""
+
+
+def _young_containers(pod: Object) -> list[str]:
+    """The containers whose being ready means little yet; by id, so that a restarted one is another."""
+    probed = {c["name"] for c in get(pod, "spec", "containers") or [] if c.get("readinessProbe")}
+    now = datetime.now(UTC)
+    young: list[str] = []
+    for status in get(pod, "status", "containerStatuses") or []:
+        started = get(status, "state", "running", "startedAt")
+        old = started and (now - datetime.fromisoformat(started)).total_seconds() > _GROWN
+        finished = get(status, "state", "terminated", "reason") == "Completed"
+        if status["name"] not in probed and not old and not finished:
+            young.append(f"{status['name']} {status.get('containerID')} {bool(started)}")
+    return young
 
 
 def brief(live: Object, reader: Reader) -> str:

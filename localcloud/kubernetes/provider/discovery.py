@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from localcloud.kubernetes.provider.client import ApiError, Client
 
 # A CustomResourceDefinition that was made a moment ago takes this long at most to be served (seconds).
-MISS_PATIENCE = 8.0
+MISS_PATIENCE = 5.0
 
 # Kinds of the API groups that Kubernetes 1.36 itself serves and that have no namespace (`kubectl api-resources
 # --namespaced=false`); known here so that Check need not ask a cluster that may not exist yet.

@@ -18,7 +18,15 @@ from localcloud.kubernetes.provider import diff, helm_inputs, helm_wait, waiting
 from localcloud.kubernetes.provider.client import ApiError, Unreachable
 from localcloud.kubernetes.provider.cluster import Cancelled, Cluster, Progress
 from localcloud.kubernetes.provider.errors import Failure, InitFailed, explain
-from localcloud.kubernetes.provider.helm_records import OWNER_LABEL, PENDING, Record, history, mark_failed, owner_of
+from localcloud.kubernetes.provider.helm_records import (
+    OWNER_LABEL,
+    PENDING,
+    Record,
+    history,
+    mark_failed,
+    objects_named,
+    owner_of,
+)
 from localcloud.kubernetes.provider.helm_run import HelmFailed, Workspace, has_helm, major_version, run, workspace
 from localcloud.kubernetes.provider.objects import State
 from localcloud.kubernetes.provider.wire import UNKNOWN, Object, has_unknown
@@ -156,9 +164,7 @@ class Releases:
         record = self._latest(target)
         made = record is not None and (before is None or record.revision > before.revision)
         if target.inputs.get("atomic") and made and not self._cluster.cancelled.is_set():
-            self._undo(target, space, before)
-            undone = f"rolled back to revision {before.revision}" if before else "uninstalled again"
-            raise Failure(f"{target} failed and was {undone} (atomic):\n" + "\n".join(reasons))
+            raise Failure(f"{target} failed and {self._undo(target, space)} (atomic):\n" + "\n".join(reasons))
         if record is None or not made:
             raise Failure(f"{target}: " + "\n".join(reasons))
         self._repair(target, record)
@@ -167,15 +173,20 @@ class Releases:
             state.id, state.outputs, state.secrets, state.inputs, [f"{target}: {reasons[0]}", *reasons[1:]]
         )
 
-    def _undo(self, target: Target, space: Workspace, before: Record | None) -> None:
+    def _undo(self, target: Target, space: Workspace) -> str:
+        """Go back to the last revision that worked, or uninstall where there is none. Returns what was done."""
+        # The newest revision is the one that failed; for helm it may be deployed, as it did not wait for the pods.
+        *older, _ = history(self._cluster, target.namespace, target.name)
+        good = [record for record in older if record.status in ("deployed", "superseded")]
         where = ["--namespace", target.namespace, "--timeout", f"{target.timeout:.0f}s"]
         try:
-            if before is None or before.status == "uninstalled":
+            if not good:
                 run(self._cluster, space, ["uninstall", target.name, *where, *_uninstall_wait()])
-            else:
-                run(self._cluster, space, ["rollback", target.name, str(before.revision), *where])
+                return "was uninstalled again"
+            run(self._cluster, space, ["rollback", target.name, str(good[-1].revision), *where])
         except HelmFailed as error:
-            self._cluster.log("WARNING", f"{target} could not be put back: {error}", target.urn, False)
+            return f"could not be put back ({error})"
+        return f"was rolled back to revision {good[-1].revision}"
 
     def _repair(self, target: Target, latest: Record | None) -> Record | None:
         """Get a release out of the state in which a killed helm left it. Returns its record as it is then.
@@ -259,14 +270,19 @@ class Releases:
         record = self._latest(target)
         if record is not None:
             self._uninstall(target, record)
+        else:
+            # Helm drops its record also when its wait ends too early; what it deleted may still be on its way out.
+            self._wait_until_gone(target, objects_named(olds.get("resourceNames")), seconds)
 
     def _uninstall(self, target: Target, record: Record) -> None:
         progress = Progress(self._cluster.log, target.urn)
+        objects = record.objects()
+        started = time.monotonic()
 
         def meanwhile(elapsed: float) -> None:
             if progress.due(elapsed):
-                left = helm_wait.left(self._cluster, target.namespace, record)
-                progress.say(elapsed, f"waiting for {left[0]}" if left else "helm is at work")
+                held = helm_wait.going(self._cluster, target.namespace, objects)
+                progress.say(elapsed, f"waiting for {held[0]}" if held else "helm is at work")
 
         wait = [] if target.inputs.get("skipAwait") else _uninstall_wait()
         hooks = ["--no-hooks"] if target.inputs.get("disableWebhooks") else []
@@ -276,11 +292,20 @@ class Releases:
                 where = ["--namespace", target.namespace, "--timeout", f"{timeout:.0f}s"]
                 run(self._cluster, space, ["uninstall", target.name, *where, *wait, *hooks], meanwhile)
         except (HelmFailed, Cancelled) as error:
-            if self._latest(target) is None:
-                return
-            left = helm_wait.left(self._cluster, target.namespace, record)[:5]
-            still = "\nstill there:" + "".join(f"\n  {text}" for text in left) if left else ""
-            raise Failure(f"{target} is not uninstalled: {error}{still}") from error
+            if isinstance(error, Cancelled) or self._latest(target) is not None:
+                raise Failure(f"{target} is not uninstalled: {error}") from error
+            self._wait_until_gone(target, objects, timeout - (time.monotonic() - started))
+
+    def _wait_until_gone(self, target: Target, objects: list[Object], timeout: float) -> None:
+        if target.inputs.get("skipAwait"):
+            return
+        try:
+            held = helm_wait.until_gone(self._cluster, target.urn, target.namespace, objects, max(timeout, 0.0))
+        except Cancelled as error:
+            raise Failure(f"{target} is not uninstalled: {error}") from error
+        if held:
+            listed = "".join(f"\n  {text}" for text in held[:5])
+            raise Failure(f"{target} is uninstalled, but still there after {target.timeout:.0f} s:{listed}")
 
 
 def _scope(target: Target) -> helm_wait.Scope:

@@ -164,7 +164,8 @@ def _check_files(inputs: Object, folder: Path) -> list[Failure]:
     failures: list[Failure] = []
     for index, asset in enumerate(files):
         try:
-            files[index] = {**asset, "hash": hashlib.sha256(read_asset(asset, folder)).hexdigest()}
+            digest = hashlib.sha256(read_asset(asset, folder)).hexdigest()
+            files[index] = {**asset, "hash": digest}
         except ValueError as error:
             failures.append((f"valueYamlFiles[{index}]", str(error)))
     return failures

@@ -71,6 +71,18 @@ class Record:
         return {key: sorted(found) for key, found in sorted(names.items())}
 
 
+def objects_named(names: Any) -> list[Object]:
+    """The objects that an output `resourceNames` names: apiVersion, kind, name, and namespace where it has one."""
+    found: list[Object] = []
+    for key, items in (names if isinstance(names, dict) else {}).items():
+        kind, _, api_version = key.partition("/")
+        for item in items:
+            namespace, _, name = item.rpartition("/")
+            metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+            found.append({"apiVersion": api_version, "kind": kind.partition(".")[0], "metadata": metadata})
+    return found
+
+
 def history(cluster: Cluster, namespace: str, name: str, patient: bool = True) -> list[Record]:
     """All revisions of a release, oldest first; none where there is no such release. Raises ApiError, Failure."""
     try:

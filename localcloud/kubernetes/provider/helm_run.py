@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +20,15 @@ from localcloud.kubernetes.provider import auth
 from localcloud.kubernetes.provider.cluster import Cancelled, Cluster
 from localcloud.kubernetes.provider.errors import Failure
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+# Starts a program that is killed when the thread that started it ends (PR_SET_PDEATHSIG): a helm that outlives its
+# killed provider would go on beside the next run's. A small process of its own, because no code may run between fork
+# and exec in a process that serves gRPC.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 TOKEN_CHECK = 20.0  # seconds between looks at whether the token is about to end
 
 
@@ -97,12 +103,11 @@ def run(
     environment["KUBECONFIG"] = str(space.kubeconfig) if space else os.devnull
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [binary(), *arguments],
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), binary(), *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
-            preexec_fn=_die_with_parent,  # one system call
         )
         _wait(cluster, space, process, meanwhile)
         output.seek(0)
@@ -111,11 +116,6 @@ def run(
         if process.returncode:
             raise HelmFailed(clean(errors.read().decode("utf-8", "replace")) or f"exit code {process.returncode}")
     return text
-
-
-def _die_with_parent() -> None:
-    # A helm that outlives its killed provider would go on beside the next run's.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait(

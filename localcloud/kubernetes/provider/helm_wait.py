@@ -37,8 +37,9 @@ def until_ready(cluster: Cluster, scope: Scope, record: Record, timeout: float) 
     pending = record.objects()
     progress = Progress(cluster.log, scope.urn)
     reports: list[Report] = []
+    steady = {id(item): diagnosis.Steadiness() for item in pending}
     for elapsed in cluster.polls(max(timeout, 1.0)):
-        reports = [report for item in pending if (report := _look(cluster, scope, item))]
+        reports = [r for item in pending if (r := _look(cluster, scope, item, steady[id(item)], elapsed))]
         pending = [report.item for report in reports]
         if not pending:
             return
@@ -60,18 +61,36 @@ def missing(cluster: Cluster, scope: Scope, record: Record) -> list[str]:
     return [_line(cluster, report) for report in reports if report]
 
 
-def left(cluster: Cluster, namespace: str, record: Record) -> list[str]:
-    """The objects of the release that are still there, and what holds them."""
+def going(cluster: Cluster, namespace: str, items: list[Object]) -> list[str]:
+    """Which of the objects were deleted and are still there, and what holds them.
+
+    Objects that nobody deleted are left out: the chart may say that they are to be kept.
+    """
     found: list[str] = []
-    for item in record.objects():
+    for item in items:
         where = get(item, "metadata", "namespace") or namespace
         live = cluster.reader.one(str(item["apiVersion"]), str(item["kind"]), where, str(get(item, "metadata", "name")))
-        if live:
-            found.append(f"{_title(item)}: {waiting.what_holds(cluster, live)}")
+        if get(live, "metadata", "deletionTimestamp"):
+            found.append(f"{_title(item)}: {waiting.what_holds(cluster, live or {})}")
     return found
 
 
-def _look(cluster: Cluster, scope: Scope, item: Object) -> Report | None:
+def until_gone(cluster: Cluster, urn: str, namespace: str, items: list[Object], timeout: float) -> list[str]:
+    """Wait until none of the objects is on its way out any more. Returns those that still are after `timeout`."""
+    progress = Progress(cluster.log, urn)
+    held: list[str] = []
+    for elapsed in cluster.polls(timeout):
+        held = going(cluster, namespace, items)
+        if not held:
+            break
+        if progress.due(elapsed):
+            progress.say(elapsed, f"waiting for {held[0]}")
+    return held
+
+
+def _look(
+    cluster: Cluster, scope: Scope, item: Object, steady: diagnosis.Steadiness | None = None, elapsed: float = 0.0
+) -> Report | None:
     """What is missing at one object of the manifest; None when it is ready or has nothing to be ready for."""
     kind, api_version = str(item["kind"]), str(item["apiVersion"])
     stated = annotation(item, WAIT_FOR)
@@ -94,6 +113,8 @@ def _look(cluster: Cluster, scope: Scope, item: Object) -> Report | None:
             return Report(item, f"annotation {WAIT_FOR}: {error}", True, live)
         return Report(item, text, False, live) if text else None
     verdict = rules.verdict(live, cluster.reader, in_release=True)
+    if verdict.ready and steady:
+        verdict = rules.Verdict(steady.doubt(live, cluster.reader, elapsed))
     return None if verdict.ready else Report(item, verdict.missing, verdict.failed, live)
 
 

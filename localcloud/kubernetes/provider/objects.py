@@ -23,7 +23,7 @@ from localcloud.kubernetes.provider.errors import Failure, InitFailed, exists_al
 from localcloud.kubernetes.provider.wire import UNKNOWN, Object, Path, get, has_unknown
 
 # Seconds to wait for what another resource of the same run is making at this moment: a namespace, a service account.
-NEIGHBOUR_PATIENCE = 8.0
+NEIGHBOUR_PATIENCE = 5.0
 _SERVER_METADATA = ("uid", "resourceVersion", "creationTimestamp", "generation")
 
 

@@ -48,6 +48,7 @@ def until_ready(cluster: Cluster, resource: Resource, inputs: Object, live: Obje
     metadata = live["metadata"]
     name, namespace = metadata["name"], metadata.get("namespace")
     progress = Progress(cluster.log, urn)
+    steadiness = diagnosis.Steadiness()
     missing, last = "", live
     for elapsed in cluster.polls(timeout):
         if elapsed > 0:
@@ -63,6 +64,8 @@ def until_ready(cluster: Cluster, resource: Resource, inputs: Object, live: Obje
                 raise NotReady(last, [f"{resource.kind} {name} was removed by someone while it was waited for"])
             last = found
         verdict = _verdict(cluster, last, expressions)
+        if verdict.ready and not expressions:
+            verdict = rules.Verdict(steadiness.doubt(last, cluster.reader, elapsed))
         if verdict.ready:
             return last
         missing = verdict.missing
