@@ -24,6 +24,7 @@ class EncryptionKey(pulumi.ComponentResource):
         key = aws.kms.Key(
             name,
             description=f"{context.name}: Kubernetes secrets, logs and images",
+            key_usage="ENCRYPT_DECRYPT",
             enable_key_rotation=True,
             deletion_window_in_days=30,
             policy=key_policy(context),

@@ -88,7 +88,7 @@ class Platform(pulumi.ComponentResource):
             settings,
             images,
             eks.cluster,
-            after=[defaults, system, *workers, *addons.after([system])],
+            after=[images, defaults, system, *workers, *addons.after([system])],
             opts=in_kubernetes,
         )
         self.outputs = {

@@ -45,7 +45,7 @@ class Slurm(pulumi.ComponentResource):
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """after: nodes and add-ons that pods need to run and to go away cleanly."""
+        """after: what pods need to run and to go away cleanly: repositories, nodes, add-ons."""
         super().__init__("slipway:kubernetes:Slurm", name, asked(clusterName=settings.slurm.cluster_name), opts)
         operator_namespace = namespace(
             OPERATOR_NAMESPACE,

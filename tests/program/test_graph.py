@@ -58,6 +58,7 @@ ORDER = [
     ("kubernetes:helm.sh/v3:Release::slurm", "kubernetes:scheduling.k8s.io/v1:PriorityClass::slipway-worker"),
     ("kubernetes:helm.sh/v3:Release::slurm-operator", "aws:eks/nodeGroup:NodeGroup::system"),
     ("kubernetes:helm.sh/v3:Release::slurm-operator", "aws:eks/addon:Addon::coredns"),
+    ("kubernetes:helm.sh/v3:Release::slurm-operator", "aws:ecr/repository:Repository::slurm-operator"),
     ("kubernetes:core/v1:Namespace::slurm", "aws:eks/addon:Addon::aws-ebs-csi-driver"),
     ("kubernetes:core/v1:Namespace::slurm-operator", "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"),
     ("kubernetes:storage.k8s.io/v1:StorageClass::gp3", "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"),
