@@ -145,6 +145,7 @@ def _switch_on(node: Node, bin_dir: Path, log: Log) -> int:
 
 
 def _write_files(node: Node) -> None:
+    (node.inst.state / "home").mkdir(exist_ok=True)
     var = node.home / "var"
     for name in _VAR_DIRECTORIES:
         (var / name).mkdir(parents=True, exist_ok=True)

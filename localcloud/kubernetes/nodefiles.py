@@ -15,6 +15,9 @@ from localcloud.paths import Instance
 PAUSE_IMAGE = "slipway.local/pause:1"
 """The container that holds a pod's namespaces. It is in every node's image store from the start."""
 
+SHARED_HOME = "/mnt/home"
+"""Where every node mounts the one directory that stands in for a shared file system of home directories."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -193,7 +196,10 @@ def _init(node: Node, visible: tuple[Path, ...], hybrid: bool) -> str:
     return f"""set -e
 hostname '{node.name}'
 mount --make-rprivate /
-{binds}mount --rbind '{own}' /var
+{binds}mount -t tmpfs -o mode=755 tmpfs /mnt
+mkdir {SHARED_HOME}
+mount --bind '{node.inst.state}/home' {SHARED_HOME}
+mount --rbind '{own}' /var
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/netns /run/cgroup

@@ -68,6 +68,7 @@ def problems(inst: Instance | None = None) -> list[str]:
     checks: list[Callable[[], Iterable[str]]] = [
         _cgroup_problems,
         lambda: _kernel_problems(inst),
+        lambda: _place_problems(inst),
         lambda: _address_problems(inst),
         lambda: port_problems(inst, _listeners()),
         lambda: _space_problems(inst),
@@ -157,6 +158,16 @@ def _kernel_problems(inst: Instance) -> list[str]:
         return [f"namespaces cannot be made: {done.stderr.strip()}. Next: allow them, or use another machine"]
     return [
         f"{line}. Next: load what is missing, or set SLIPWAY_STATE to another disk" for line in done.stdout.splitlines()
+    ]
+
+
+def _place_problems(inst: Instance) -> list[str]:
+    """Nodes have a /mnt of their own, with the shared home directories: what they need must not be hidden below it."""
+    places = {"SLIPWAY_STATE": inst.state, "SLIPWAY_CACHE": cache_dir()}
+    return [
+        f"{name}={place} is below /mnt, where nodes mount the shared home directories; choose another place, for example /var"
+        for name, place in places.items()
+        if place.resolve().is_relative_to("/mnt")
     ]
 
 

@@ -48,6 +48,12 @@ def test_a_node_sees_the_state_below_its_own_var(inst: Instance) -> None:
     assert "unified" not in script
 
 
+def test_every_node_mounts_the_same_home_directories(inst: Instance) -> None:
+    script = nodefiles.files(Node(inst, NodeSpec("n1"), 1), (), hybrid=True)["init.sh"]
+    bind = script.index(f"mount --bind '{inst.state}/home' {nodefiles.SHARED_HOME}")
+    assert script.index("mount -t tmpfs -o mode=755 tmpfs /mnt") < bind < script.index("/var' /var\n")
+
+
 def test_instances_share_no_address_and_no_port(tmp_path: Path) -> None:
     one, two = (Instance(name=f"i{net}", net=net, state=tmp_path / str(net)) for net in (120, 123))
     words = [

@@ -78,16 +78,17 @@ def _keep() -> None:
 
 
 RECORDED = "stand-in: recorded only, nothing runs for it"
+# Versions that running clusters of September 2026 report (describe-addon-versions); others are refused as unknown.
 ADDONS = {
-    "coredns": Known(("v1.13.1-eksbuild.1", "v1.12.4-eksbuild.1"), _coredns, local_addons.remove_coredns,
+    "coredns": Known(("v1.14.3-eksbuild.23", "v1.13.2-eksbuild.21"), _coredns, local_addons.remove_coredns,
                      "stand-in: CoreDNS runs as pods of the local cluster"),
-    "aws-ebs-csi-driver": Known(("v1.53.0-eksbuild.1", "v1.52.1-eksbuild.1"), _nothing, _keep,
+    "aws-ebs-csi-driver": Known(("v1.66.0-eksbuild.1",), _nothing, _keep,
                                 "stand-in: volumes are directories of this machine, without size limit or encryption"),
-    "vpc-cni": Known(("v1.21.1-eksbuild.1", "v1.20.4-eksbuild.1"), _nothing, _keep,
+    "vpc-cni": Known(("v1.22.4-eksbuild.3",), _nothing, _keep,
                      "stand-in: recorded only, local nodes have their own pod network; no NetworkPolicy"),
-    "kube-proxy": Known(("v1.36.0-eksbuild.2", "v1.35.0-eksbuild.2", "v1.34.1-eksbuild.2"), _nothing, _keep,
+    "kube-proxy": Known(("v1.36.0-eksbuild.25", "v1.35.3-eksbuild.21"), _nothing, _keep,
                         "stand-in: recorded only, local nodes run kube-proxy themselves"),
-    "eks-pod-identity-agent": Known(("v1.3.10-eksbuild.1", "v1.3.9-eksbuild.3"), _nothing, _keep, RECORDED),
+    "eks-pod-identity-agent": Known(("v1.3.10-eksbuild.3",), _nothing, _keep, RECORDED),
     "eks-node-monitoring-agent": Known(("v1.4.2-eksbuild.1", "v1.4.1-eksbuild.1"), _nothing, _keep, RECORDED),
     "metrics-server": Known(("v0.8.0-eksbuild.5", "v0.8.0-eksbuild.3"), _nothing, _keep, RECORDED),
 }  # fmt: skip
