@@ -68,7 +68,8 @@ def lock(backend: Backend, stack: str, note: Callable[[str], None]) -> Iterator[
     folder = backend.locks(stack)
     folder.mkdir(parents=True, exist_ok=True)
     mine = folder / f"{uuid.uuid4()}.json"
-    with (folder / ".guard").open("w") as guard:
+    # Beside the folder of locks, in which the CLI takes every file for a lock.
+    with (backend.root / ".pulumi" / f".guard-{backend.project}-{stack}").open("w") as guard:
         # Held only while the locks are looked at, so two runs that start at once see each other.
         fcntl.flock(guard, fcntl.LOCK_EX)
         for other in sorted(folder.glob("*.json")):

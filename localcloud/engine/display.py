@@ -238,22 +238,28 @@ class Display:
             if urn in shown:
                 children.setdefault(parents[urn] if parents[urn] in shown else "", []).append(urn)
 
-        def show(urn: str, prefix: str, branch: str) -> None:
+        rows: list[tuple[str, str, str, str, list[str]]] = []
+
+        def add(urn: str, prefix: str, branch: str) -> None:
             step, name = steps.get(urn), urns.parse(urn)
             op = step.op if step else "same"
-            text = f"{_SYMBOLS[op]:>2}  {prefix}{branch}{urns.short_type(name.type)}"
             keys = f"  [diff: {', '.join(step.keys)}]" if step and step.keys else ""
             verb = "" if op == "same" else "keep, no longer managed" if op == "retain" else op
-            self.line(f"{text:<48} {name.name:<30} {verb}{keys}".rstrip(), _COLORS.get(op, ""))
-            for detail in step.details if step else []:
-                self.line(f"      {prefix}{detail}")
             below = children.get(urn, [])
             deeper = prefix + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
+            margin = deeper + ("│  " if below else "   ")
+            values = [f"{margin}{detail}" for detail in step.details] if step else []
+            rows.append((op, prefix + branch + urns.short_type(name.type), name.name, verb + keys, values))
             for i, child in enumerate(below):
-                show(child, deeper, "└─ " if i == len(below) - 1 else "├─ ")
+                add(child, deeper, "└─ " if i == len(below) - 1 else "├─ ")
 
         for root in children.get("", []):
-            show(root, "", "")
+            add(root, "", "")
+        types, names = (max((len(row[i]) for row in rows), default=0) for i in (1, 2))
+        for op, type_, name, rest, values in rows:
+            self.line(f"{_SYMBOLS[op]:>2}  {type_:<{types}}  {name:<{names}}  {rest}".rstrip(), _COLORS.get(op, ""))
+            for detail in values:
+                self.line(f"    {detail}")
 
     def summary(self, outputs: dict[str, Any], operation: str) -> None:
         """Findings, failures, outputs and counts."""

@@ -264,6 +264,7 @@ class _Run:
         program.stdin.write(json.dumps(order).encode() + b"\n")
         with suppress(ConnectionError):
             await program.stdin.drain()
+        program.stdin.close()
         while line := await program.stdout.readline():
             self.display.note(line.decode(errors="replace").rstrip())
         code = await program.wait()

@@ -138,21 +138,21 @@ class Snapshot:
 
     def ordered(self) -> list[Resource]:
         """Every resource after all it refers to, as the format demands."""
-        done: dict[str, None] = {}
-        result: list[Resource] = []
-
-        def visit(resource: Resource) -> None:
-            if resource.urn in done:
-                return
-            done[resource.urn] = None
-            for urn in resource.refers_to():
-                if urn in self.live:
-                    visit(self.live[urn])
-            result.append(resource)
-
-        for resource in self.live.values():
-            visit(resource)
-        return [*result, *self.condemned]
+        result: dict[str, Resource] = {}
+        entered: set[str] = set()
+        for urn in self.live:
+            waiting = [urn]
+            while waiting:  # no recursion: chains of dependencies may be long
+                last = waiting[-1]
+                missing = [] if last in entered else [u for u in self.live[last].refers_to() if u in self.live]
+                entered.add(last)
+                missing = [u for u in missing if u not in entered]
+                if missing:
+                    waiting += reversed(missing)
+                else:
+                    result.setdefault(last, self.live[last])
+                    waiting.pop()
+        return [*result.values(), *self.condemned]
 
 
 def _renamed(resource: Resource, old: str, new: str) -> Resource:

@@ -58,9 +58,11 @@ def is_default_provider(urn: str) -> bool:
 
 
 def short_type(type_: str) -> str:
-    """`aws:ec2:Vpc` of `aws:ec2/vpc:Vpc`, as the CLI shows it."""
-    parts = type_.split(":")
-    return ":".join([parts[0], parts[1].partition("/")[0], *parts[2:]]) if len(parts) > 2 else type_
+    """`aws:ec2:Vpc` of `aws:ec2/vpc:Vpc`, as the CLI shows it; `kubernetes:core/v1:Pod` stays as it is."""
+    package, _, rest = type_.partition(":")
+    module, _, name = rest.partition(":")
+    folder, _, file = module.partition("/")
+    return f"{package}:{folder}:{name}" if file and file.lower() == name.lower() else type_
 
 
 def split_reference(reference: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.engine import api, cli, crypto, paths, urns, values
+from localcloud.engine import api, cli, crypto, paths, state, urns, values
 from localcloud.engine.errors import EngineError, StepError
 from localcloud.engine.goals import seconds
 from localcloud.engine.operations import Order
@@ -302,8 +302,22 @@ def test_urns() -> None:
     assert urns.make("dev", "shop", group, "a:b:T", "n::x") == "urn:pulumi:dev::shop::a:b:Group$a:b:T::n::x"
     assert urns.parse("urn:pulumi:dev::shop::a:b:Group$a:b:T::n::x").name == "n::x"
     assert urns.short_type("aws:ec2/vpc:Vpc") == "aws:ec2:Vpc"
+    assert urns.short_type("kubernetes:core/v1:Pod") == "kubernetes:core/v1:Pod"
+    assert urns.short_type("a:b") == "a:b"
     with pytest.raises(ValueError, match="is no URN"):
         urns.parse("arn:aws")
+
+
+def test_state_is_ordered_by_dependency_however_long_the_chain() -> None:
+    count = 5000
+    names = [f"urn:pulumi:dev::shop::a:b:T::t{i}" for i in range(count)]
+    snapshot = state.Snapshot()
+    for i in reversed(range(count)):
+        before = [names[i - 1]] if i else []
+        snapshot.live[names[i]] = state.Resource(
+            names[i], "a:b:T", True, dependencies=[*before, names[i // 2]] if i else []
+        )
+    assert [r.urn for r in snapshot.ordered()] == names
 
 
 def test_values_keep_their_secrets() -> None:
