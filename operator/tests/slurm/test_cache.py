@@ -14,6 +14,7 @@ from slurm_operator.slurm.cache import SlurmCache
 from slurm_operator.slurm.client import SlurmClient
 from slurm_operator.slurm.errors import SlurmException, SlurmUnreachable
 from slurm_operator.slurm.registry import SlurmRegistry
+from slurm_operator.slurm.types import NodeInfo
 from support.faulty_slurmrestd import FaultySlurmrestd, job
 
 
@@ -105,12 +106,17 @@ async def test_refresh_shows_what_happened_before_it(slurmrestd: FaultySlurmrest
 
 async def test_read_now_asks_slurm_and_not_the_cache(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
     cache = SlurmCache(slurm)
+    slurmrestd.add_node("n1")
+    slurmrestd.add_node("n2")
+    await cache.refresh()
     slurmrestd.add_node("n1", "ALLOCATED")
-    now = await cache.read_now(["n1", "none", "n1"])
-    assert now["none"] is None
+    del slurmrestd.nodes["n2"]
+    slurmrestd.requests.clear()
+    now = await cache.read_now(["n1"])
     assert now["n1"] is not None
     assert "ALLOCATED" in now["n1"].states
-    assert [path for _, path, _ in slurmrestd.requests] == ["node/n1", "node/none"]
+    assert [path for _, path, _ in slurmrestd.requests] == ["node/n1"]
+    assert (await cache.read_now(["n1", "n2"]))["n2"] is None
     for number in range(100):
         slurmrestd.add_node(f"m{number}")
     slurmrestd.requests.clear()
@@ -118,6 +124,7 @@ async def test_read_now_asks_slurm_and_not_the_cache(slurmrestd: FaultySlurmrest
     assert len(slurmrestd.requests) == 1
     assert many["none"] is None
     assert many["m7"] is not None
+    assert "m7" not in cache.nodes  # it keeps to what its handlers were told
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])
@@ -131,8 +138,12 @@ async def test_read_now_is_unknown_when_any_part_fails(
         return slurmrestd.failure(500, 22, "odd") if request.path.endswith(("/n0", "nodes/")) else None
 
     slurmrestd.faults.append(fail)
+    cache = SlurmCache(slurm)
     with pytest.raises(Unknown):
-        await SlurmCache(slurm).read_now(slurmrestd.nodes)
+        await cache.read_now(slurmrestd.nodes)
+    cache.nodes = {name: NodeInfo(name) for name in slurmrestd.nodes}
+    with pytest.raises(Unknown):
+        await cache.read_now(slurmrestd.nodes)
 
 
 async def test_registry_makes_keeps_replaces_and_removes(slurmrestd: FaultySlurmrestd) -> None:

@@ -47,7 +47,7 @@ async def test_reads_a_node(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) ->
 async def test_names_are_quoted_in_paths(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
     with pytest.raises(SlurmNotFound):
         await slurm.node("a[1-2]/b")
-    assert slurmrestd.requests[-1][1] == "node/a%5B1-2%5D%2Fb"
+    assert slurmrestd.requests[0][1] == "node/a%5B1-2%5D%2Fb"
 
 
 async def test_incremental_reads(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
@@ -167,7 +167,7 @@ async def test_errors_are_typed(slurmrestd: FaultySlurmrestd, slurm: SlurmClient
     with pytest.raises(SlurmBusy):
         await slurm.delete_node("busy")
     with pytest.raises(SlurmNotFound, match="Invalid node name") as missing:
-        await slurm.node("none")
+        await slurm.delete_node("none")
     assert (missing.value.code, missing.value.status) == (2018, 422)
     assert not isinstance(missing.value, Unknown)
     with pytest.raises(SlurmNotFound):
@@ -175,6 +175,84 @@ async def test_errors_are_typed(slurmrestd: FaultySlurmrestd, slurm: SlurmClient
     slurmrestd.faults.append(answering(lambda: slurmrestd.failure(422, 2178, "Invalid topology")))
     with pytest.raises(SlurmError, match="2178"):
         await slurm.update_node("busy", topology="topo-block:b9")
+
+
+async def test_an_error_without_a_number_is_no_proof_that_a_node_is_gone(
+    slurmrestd: FaultySlurmrestd, slurm: SlurmClient
+) -> None:
+    """slurmrestd says 200 and error 0 of an unknown node, and perhaps of other trouble."""
+    slurmrestd.add_node("n1", "ALLOCATED")
+
+    async def trouble(request: web.Request) -> web.StreamResponse | None:
+        return slurmrestd.failure(200, 0, "Failure to query node") if "/node/" in request.path else None
+
+    slurmrestd.faults.append(trouble)
+    assert "ALLOCATED" in (await slurm.node("n1")).states
+    with pytest.raises(SlurmNotFound):
+        await slurm.node("none")
+    slurmrestd.faults.append(answering(lambda: slurmrestd.failure(200, 0, "Failure to query nodes")))
+    with pytest.raises(SlurmError) as caught:
+        await slurm.node("none")
+    assert not isinstance(caught.value, SlurmNotFound)
+
+
+async def test_connections_are_kept_and_dropped_after_errors(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
+    slurmrestd.add_node("n1")
+    for _ in range(20):
+        await slurm.node("n1")
+    assert len(slurmrestd.peers) == 1
+    for _ in range(3):
+        with pytest.raises(SlurmNotFound):
+            await slurm.delete_node("none")
+        await slurm.node("n1")  # the second half of the error is not taken for this answer
+    assert 3 <= len(slurmrestd.peers) <= 4
+    await asyncio.gather(*(slurm.node("n1") for _ in range(50)))
+    assert len(slurmrestd.peers) <= 4 + client_module.CONCURRENT
+
+
+RAW = [
+    (b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{"jobs"\r\n5;x\r\n: []}\r\n0\r\n\r\n', None),
+    (b'HTTP/1.1 200 OK\r\n\r\n{"jobs": []}', None),
+    (b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"jobs": []}', SlurmUnreachable),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", SlurmUnreachable),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", SlurmUnreachable),
+    (b"SSH-2.0-OpenSSH\r\n\r\n", SlurmUnreachable),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2_000_000, SlurmUnreachable),
+    (b"", SlurmUnreachable),
+]
+
+
+@pytest.mark.parametrize(("raw", "error"), RAW)
+async def test_odd_servers(raw: bytes, error: type[Exception] | None) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = SlurmClient(f"http://127.0.0.1:{port}", b"k")
+    if error is None:
+        assert await client.jobs_state() == []
+    else:
+        with pytest.raises(error):
+            await client.jobs_state()
+    await client.close()
+    server.close()
+
+
+def test_strange_addresses_are_refused() -> None:
+    for url in ("slurmrestd:6820", "ftp://x", ""):
+        with pytest.raises(ValueError, match="is allowed"):
+            SlurmClient(url, b"k")
+
+
+async def test_unspecified_error_of_a_read_is_unknown(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
+    slurmrestd.faults.append(answering(lambda: slurmrestd.failure(500, -1, "Unspecified error")))
+    with pytest.raises(SlurmUnreachable):
+        await slurm.jobs_state()
+    with pytest.raises(SlurmError, match="error -1"):
+        await slurm.reconfigure()
 
 
 async def test_bulk_update_is_one_call(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:

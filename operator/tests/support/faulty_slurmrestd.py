@@ -33,6 +33,8 @@ class FaultySlurmrestd:
         self.responding = True
         self.requests: list[tuple[str, str, Any]] = []
         self.tokens: list[str] = []
+        self.peers: set[object] = set()
+        """Addresses that connections came from."""
         self.faults: list[Fault] = []
 
     async def __aenter__(self) -> Self:
@@ -65,8 +67,21 @@ class FaultySlurmrestd:
         return self.answer(status, [{"description": text, "error_number": number, "error": text, "source": "test"}])
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        answer = await self._answer(request)
+        if isinstance(answer, web.Response) and answer.status >= 400 and request.transport is not None:
+            # As the real one: every error is sent twice, with its JSON and then as a text, and the connection closed.
+            body = answer.body if isinstance(answer.body, bytes) else b""
+            head = f"HTTP/1.1 {answer.status} ERROR\r\nConnection: Close\r\nContent-Length: "
+            text = b"an error of some kind"
+            first, second = (head.encode() + f"{len(one)}\r\n\r\n".encode() + one for one in (body, text))
+            request.transport.write(first + second)
+            request.transport.close()
+        return answer
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json() if request.can_read_body else None
         self.requests.append((request.method, str(request.rel_url).removeprefix(PREFIX), body))
+        self.peers.add(request.transport.get_extra_info("peername") if request.transport else None)
         self.tokens.append(request.headers.get("X-SLURM-USER-TOKEN", ""))
         for fault in self.faults:
             answer = await fault(request)
@@ -104,6 +119,8 @@ class FaultySlurmrestd:
             return self.failure(422, 2018, "Invalid node name specified") if unknown else self.answer()
         if path.startswith("node/"):
             name = path.removeprefix("node/")
+            if name not in self.nodes and method == "GET":
+                return self.failure(200, 0, f"Failure to query node {name}")
             if name not in self.nodes:
                 return self.failure(422, 2018, "Invalid node name specified")
             if method == "GET":

@@ -95,8 +95,10 @@ class SlurmCache:
     async def read_now(self, names: Iterable[str]) -> dict[str, NodeInfo | None]:
         """What slurmctld says of these nodes at this moment; None: it has no such node. Any failure raises Unknown."""
         wanted = list(dict.fromkeys(names))
+        # That a node does not exist is only certain from the whole list (SlurmClient.node), so take that at once.
+        whole = len(wanted) > SINGLE_READS or any(name not in self.nodes for name in wanted)
         try:
-            if len(wanted) > SINGLE_READS:
+            if whole:
                 snapshot = await self._client.nodes()
                 assert not isinstance(snapshot, NotModified), "nothing was asked to compare with"
                 return {name: snapshot.nodes.get(name) for name in wanted}
@@ -136,6 +138,8 @@ class SlurmCache:
     async def _poll(self) -> None:
         began = time.monotonic()
         try:
+            if self.problem:
+                await self._client.ping()  # answers at once; the others let a missing slurmctld hold them for 10 s
             whole = began - self._whole_at > WHOLE_SECONDS
             snapshot = await self._client.nodes(None if whole else self._last_update or None)
             jobs = await self._client.jobs_state()

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from slurm_operator import __version__
 from slurm_operator.slurm.errors import (
+    INVALID_JOB,
+    INVALID_NODE,
     SlurmError,
     SlurmException,
     SlurmNotFound,
@@ -25,6 +25,7 @@ from slurm_operator.slurm.errors import (
     SlurmUnreadable,
     error_for,
 )
+from slurm_operator.slurm.http import BadResponse, HttpClient
 from slurm_operator.slurm.token import TokenSource
 from slurm_operator.slurm.types import (
     NOT_MODIFIED,
@@ -43,7 +44,6 @@ from slurm_operator.slurm.types import (
 API = "/slurm/v0.0.44/"
 REQUEST_SECONDS = 15.0
 LIST_SECONDS = 60.0
-CONNECT_SECONDS = 3.0
 CONCURRENT = 8  # slurmrestd works with 2 to 4 threads; more only wait there
 # Up to 26.05.2 `nodes/?update_time=` fails, or says "not modified" of nodes that did change, whenever the partitions
 # are unchanged. Older servers are asked for the whole list.
@@ -108,7 +108,7 @@ class _Diag(_Answer):
 
 
 class SlurmClient:
-    """One cluster's slurmrestd. The connection is opened at the first call; end with `close`.
+    """One cluster's slurmrestd. Connections open when needed; end with `close`.
 
     base_url: like http://slurm-restapi.slurm:6820. key: the cluster's HS256 key. user: SlurmUser or root, for node
     updates need it. `fence` is asked before every write and raises when this process may no longer act.
@@ -129,13 +129,11 @@ class SlurmClient:
         self._token = TokenSource(key, user)
         self._fence = fence
         self._observe = observe
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient(self.base_url)
         self._slots = asyncio.Semaphore(CONCURRENT)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._http.close()
 
     # --- reads ---
 
@@ -169,28 +167,23 @@ class SlurmClient:
         return NodesSnapshot({node.name: node for node in nodes}, updated)
 
     async def node(self, name: str) -> NodeInfo:
-        """One node as slurmctld knows it now (1 to 2 ms). Raises SlurmNotFound."""
+        """One node as slurmctld knows it now (1 to 2 ms). Raises SlurmNotFound.
+
+        Of an unknown node slurmrestd says 200 with an error number 0, as it might of any trouble it has no number for.
+        Such an answer is checked against the whole list.
+        """
         path = f"node/{quote(name, safe='')}"
         try:
             answer = await self._call("GET", path, _Nodes)
-        except SlurmNotFound:
-            raise
+            found = {node.name: node for node in _present(answer.nodes, path, "nodes")}
         except SlurmError as error:
-            # slurmrestd 26.05 says of a name that slurmctld does not know that the query failed, with the error number
-            # of whatever went wrong before, 0 for example. That proves nothing: the list decides.
-            found = await self._all_nodes()
-            if name in found:
-                return found[name]
-            raise SlurmNotFound(f"GET {path}", 2018, f"no node {name}", 200) from error
-        for node in _present(answer.nodes, path, "nodes"):
-            if node.name == name:
-                return node
-        raise SlurmNotFound(f"GET {path}", 2018, f"no node {name}", 200)
-
-    async def _all_nodes(self) -> dict[str, NodeInfo]:
-        snapshot = await self.nodes()
-        assert not isinstance(snapshot, NotModified), "nothing was asked to compare with"
-        return snapshot.nodes
+            if error.code:
+                raise
+            snapshot = await self.nodes()
+            found = snapshot.nodes if isinstance(snapshot, NodesSnapshot) else {}
+        if name not in found:
+            raise SlurmNotFound(f"GET {path}", INVALID_NODE, f"no node {name}", 200)
+        return found[name]
 
     async def jobs_state(self) -> list[JobState]:
         """Id and state of every job slurmctld holds: 80 bytes a job where `jobs` takes 14 kB."""
@@ -210,7 +203,7 @@ class SlurmClient:
         for job in _present(answer.jobs, path, "jobs"):
             if job.id == job_id:
                 return job
-        raise SlurmNotFound(f"GET {path}", 2017, f"no job {job_id}", 200)
+        raise SlurmNotFound(f"GET {path}", INVALID_JOB, f"no job {job_id}", 200)
 
     async def reservations(self) -> list[Reservation]:
         """Every reservation."""
@@ -324,38 +317,26 @@ class SlurmClient:
         raise _failure(f"{method} {path}", status, data)
 
     async def _once(self, method: str, path: str, seconds: float, body: dict[str, Any] | None) -> tuple[int, bytes]:
-        if self._session is None:
-            # slurmrestd may close an idle connection at any time; a write that meets this fails without need.
-            connector = aiohttp.TCPConnector(limit=CONCURRENT, keepalive_timeout=4)
-            self._session = aiohttp.ClientSession(
-                connector=connector, headers={"User-Agent": f"slurm-operator/{__version__}"}
-            )
-            self._session._retry_connection = False  # nor is a DELETE repeated behind our back
-        headers = {"X-SLURM-USER-TOKEN": self._token(), "Accept": "application/json"}
+        headers = {
+            "X-SLURM-USER-TOKEN": self._token(),
+            "Accept": "application/json",
+            "User-Agent": f"slurm-operator/{__version__}",
+        }
         if body is not None:
             headers["Content-Type"] = "application/json"
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        data = None if body is None else msgspec.json.encode(body)
         async with self._slots:
             began = time.monotonic()
             status = 0
             try:
-                async with self._session.request(
-                    method,
-                    URL(self.base_url + API + path, encoded=True),
-                    data=None if body is None else msgspec.json.encode(body),
-                    headers=headers,
-                    timeout=timeout,
-                    allow_redirects=False,
-                ) as answer:
-                    data = await answer.read()
-                    status = answer.status
-                    return status, data
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                status, answer = await self._http.request(method, API + path, headers, data, seconds)
+            except (OSError, EOFError, BadResponse) as error:  # TimeoutError is an OSError
                 why = "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
                 raise SlurmUnreachable(f"{method} {path}: {why}") from error
             finally:
                 if self._observe is not None:
                     self._observe(method, status, time.monotonic() - began)
+            return status, answer
 
     def _decoded(self, call: str, data: bytes, kind: type[A]) -> A:
         """The answer as `kind`; raises what its `errors` say. An empty body is an answer without anything."""

@@ -59,7 +59,9 @@ def error_for(call: str, status: int, code: int, description: str) -> SlurmExcep
     text = f"{call}: {description or 'no description'} (Slurm error {code}, HTTP {status})"
     if code in _AUTHENTICATION or status in (401, 511):
         return SlurmAuthError(text)
-    if code in _NO_CONTACT or status in (502, 503, 504):
+    # jobs/state/ says just "unspecified error" when slurmctld is away; a reconfigure says it of a faulty configuration.
+    unspecified = code == -1 and call.startswith("GET ") and "reconfigure" not in call
+    if code in _NO_CONTACT or status in (502, 503, 504) or unspecified:
         return SlurmUnreachable(text)
     kind = SlurmError
     if code in _NOT_FOUND:
