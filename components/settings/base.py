@@ -89,7 +89,7 @@ class Range(Model):
     """How many nodes there may be."""
 
     min: int = Field(ge=0, le=1000, description="Nodes that always run.")
-    max: int = Field(ge=1, le=1000, description="Most nodes, at least 1 (EKS's own limit for a node group).")
+    max: int = Field(ge=1, le=1000, description="Most nodes that scaling may reach, at least 1 (EKS).")
 
     @model_validator(mode="after")
     def _order(self) -> Self:

@@ -21,7 +21,12 @@ class WorkerResources(Model):
 
     cpu: float | None = Field(default=None, gt=0, description="CPUs; below the whole node's when pods share it.")
     memory: Memory | None = Field(default=None, description="Memory with its unit: Mi, Gi or Ti.")
-    gpus: int | None = Field(default=None, ge=1, description="NVIDIA GPUs. Default: all of the node.")
+    gpus: int | None = Field(
+        default=None,
+        ge=1,
+        description="NVIDIA GPUs. Default: all of the node. Kubernetes "
+        "hands them out by NVIDIA's device plugin, which the cluster must have.",
+    )
 
 
 class PartitionSlurm(Model):
@@ -59,7 +64,9 @@ class Partition(Model):
         max_length=20,
         description="EC2 instance types, any of which may be used; alike in CPUs, memory and GPUs, x86_64.",
     )
-    nodes: Range = Field(description="How many nodes there are.")
+    nodes: Range = Field(
+        description="How many nodes there are: `min`, and up to `max` once the EKS node group and the NodeSet are scaled."
+    )
     zone: str | None = Field(
         default=None,
         description="Availability zone of all its nodes, so that jobs do not talk across zones. "
