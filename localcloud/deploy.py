@@ -18,6 +18,8 @@ from localcloud.kubernetes import cluster, preflight
 from localcloud.paths import REPOSITORY, instance
 
 READY_TIMEOUT_SECONDS = 300
+# A container that fails so often fails for a reason that waiting does not mend.
+HOPELESS_RESTARTS = 4
 SLURM_KINDS = ("controllers", "restapis", "nodesets", "loginsets")
 
 
@@ -82,6 +84,8 @@ def wait_for_slurm(say: Log, environment: Mapping[str, str]) -> None:
         if text != told:
             say(f"waiting for {text}")
             told = text
+        if crashed := crash_looping(environment):
+            raise UserError(f"Slurm cannot become ready: {crashed}\nWaiting for: {text}")
         if time.monotonic() > deadline:
             raise UserError(
                 f"Slurm is not ready after {READY_TIMEOUT_SECONDS} s: {text}.\n"
@@ -113,6 +117,27 @@ def not_ready(environment: Mapping[str, str]) -> list[str]:
     return missing
 
 
+
+
+def crash_looping(environment: Mapping[str, str]) -> str | None:
+    """The first container of Slurm that fails again and again, with its last words; None when there is none."""
+    kubectl = ["kubectl", "-n", "slurm"]
+    done = subprocess.run(
+        [*kubectl, "get", "pods", "-o", "json"],
+        env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    for pod in json.loads(done.stdout)["items"] if done.returncode == 0 else []:
+        status = pod["status"]
+        for container in status.get("initContainerStatuses", []) + status.get("containerStatuses", []):
+            waiting = container["state"].get("waiting", {}).get("reason")
+            if waiting == "CrashLoopBackOff" and container["restartCount"] >= HOPELESS_RESTARTS:
+                name = pod["metadata"]["name"]
+                last_words = subprocess.run(
+                    [*kubectl, "logs", name, "-c", container["name"], "--tail=5"],
+                    env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
+                ).stdout.strip()  # fmt: skip
+                return f"{container['name']} in pod {name} failed {container['restartCount']} times. It said:\n{last_words}"
+    return None
 
 
 def marker() -> Path:

@@ -86,18 +86,21 @@ def run_example(login: Login, say: Log) -> JobResult:
     """Submit the example and wait for its end. Raises UserError with Slurm's reason when it does not complete."""
     job_id = int(login.run("sbatch --parsable", stdin=SCRIPT).strip().split(";")[0])
     say(f"job {job_id} submitted by {login.user}")
-    squeue = ""
+    squeue = told = ""
     deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
     while True:
         # One call for both: each costs an exec through the API server.
         shown = login.run(f"squeue --jobs={job_id} 2>/dev/null; scontrol show job {job_id} --oneliner")
-        *queue, record = shown.strip().splitlines()
-        squeue = squeue or "\n".join(queue)
+        *queue, record = shown.rstrip("\n").splitlines()
         fields = dict(pair.split("=", 1) for pair in record.split() if "=" in pair)
         state = fields["JobState"]
         if state in FINAL_STATES:
             break
-        say(f"job {job_id} is {state.lower()} ({fields.get('Reason', 'None')})")
+        if len(queue) > 1 and (state == "RUNNING" or not squeue):
+            squeue = "\n".join(queue)
+        if state != told:
+            say(f"job {job_id} is {state.lower()}")
+            told = state
         if time.monotonic() > deadline:
             raise UserError(
                 f"job {job_id} is still {state} after {JOB_TIMEOUT_SECONDS} s (reason {fields.get('Reason')}).\n"

@@ -51,7 +51,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m localcloud.aws", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in COMMANDS.items():
-        commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(name, help=text, description=text)
+        if name == "serve":
+            command.add_argument("--sources", help="digest of the sources, by which an outdated server is recognised")
     try:
         run(parser.parse_args().command)
     except (ClusterError, InstanceError, JournalError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -28,8 +29,17 @@ def daemon(inst: Instance | None = None) -> Daemon:
     }  # fmt: skip
     if os.environ.get("SLIPWAY_KUBECONFIG"):
         environment["SLIPWAY_KUBECONFIG"] = os.environ["SLIPWAY_KUBECONFIG"]
-    argv = (sys.executable, "-m", "localcloud.aws", "serve")
+    argv = (sys.executable, "-m", "localcloud.aws", "serve", "--sources", _sources())
     return Daemon(group=f"{inst.cgroup}/aws", argv=argv, log=inst.run / "aws.log", env=environment)
+
+
+def _sources() -> str:
+    """Digest of what the server runs. As an argument of its process, it makes a server of older sources be replaced."""
+    digest = hashlib.sha256()
+    for part in ("aws", "kubernetes"):
+        for path in sorted((REPOSITORY / "localcloud" / part).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def health(inst: Instance | None = None) -> dict[str, Any] | None:
@@ -71,6 +81,6 @@ def start(log: Log = quiet, inst: Instance | None = None) -> None:
 def stop(log: Log = quiet, inst: Instance | None = None) -> None:
     """End the server; its state stays until the instance is removed."""
     inst = inst or instance()
-    if processes.running(daemon(inst)) is not None:
+    if is_running(inst) or processes.running(daemon(inst)) is not None:  # also one of older sources
         processes.stop(daemon(inst), grace=2)
         log("AWS stand-in ended")
