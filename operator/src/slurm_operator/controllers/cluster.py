@@ -190,7 +190,8 @@ class ClusterController(Reconciler[ControllerSpec]):
             except InvalidSpec:
                 continue  # its own reconcile reports it
             name = workers.group_name(nodeset["metadata"]["name"], spec)
-            groups.append(Group(name, spec.replicas, spec.partition.config if spec.partition.enabled else None))
+            partition = spec.partition.config if spec.partition.enabled else None
+            groups.append(Group(name, spec.replicas, partition, nodeset["metadata"]["creationTimestamp"]))
         return groups
 
     def _accounting(self, key: Key, spec: ControllerSpec) -> tuple[str, int]:

@@ -113,7 +113,7 @@ def _check_names(settings: Iterable[Setting], known: frozenset[str], place: str,
     for setting in settings:
         if setting.name not in known:
             close = get_close_matches(setting.name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = f"; did you mean {slurm_keys.spelled(close[0])}?" if close else ""
             raise BadConf(f"{place}: {setting.key} is no {what} of Slurm 26.05{hint}")
 
 

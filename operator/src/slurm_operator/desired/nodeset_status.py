@@ -52,12 +52,15 @@ def nodeset_report(
     text = f"{len(usable)} of {wanted.replicas} workers ready"
     busy = _busy(plan)
     if not busy and len(usable) < wanted.replicas and not problems:
-        busy = f"{text}, the others are starting."
+        busy = "The others are starting."
     fault, reason = _fault(staying, seen, problems, missing)
     done = len(usable) >= wanted.replicas and not plan.leaving and not (plan.outdated and wanted.rolling)
+    if drained := fields["slurmDrain"]:
+        text = f"{text}, {drained} of them drained"
     if done:
         return Report(True, "Ready" if wanted.replicas else "NoneWanted", f"{text}.", busy, fault, reason, fields)
-    message = "; ".join(part.rstrip(".") for part in (text, fault, busy if busy != fault else "") if part) + "."
+    parts = (text, fault, busy if busy != fault else "")
+    message = "; ".join(f"{part[0].lower()}{part[1:]}".rstrip(".") for part in parts if part) + "."
     return Report(False, _reason(plan, problems, fault), message, busy, fault, reason, fields)
 
 

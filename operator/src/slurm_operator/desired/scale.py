@@ -128,7 +128,7 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
         delete=tuple(delete[:BURST]),
         remake=remake,
         create=create,
-        forget=_forgotten(seen, create),
+        forget=_forgotten(seen),
         waiting=tuple(sorted(waiting)),
         leaving=tuple(sorted(worker.name for worker in leaving)),
         outdated=len(outdated),
@@ -248,11 +248,15 @@ def _missing(wanted: Wanted, workers: Iterable[Worker]) -> tuple[int, ...]:
     return tuple(free)
 
 
-def _forgotten(seen: Seen, create: Sequence[int]) -> tuple[str, ...]:
-    """Records of workers that are gone for good. One that an administrator drained is kept, reason and all."""
+def _forgotten(seen: Seen) -> tuple[str, ...]:
+    """Records of workers that are gone. One that an administrator drained is kept, reason and all.
+
+    Also of those that are about to come back: Slurm gives a node that registers again what its old record says, so a
+    new revision's CPUs, GPUs or weight would never be seen.
+    """
     if seen.slurm is None:
         return ()
-    present = {worker.ordinal for worker in seen.workers} | set(create)
+    present = {worker.ordinal for worker in seen.workers}
     names = []
     for ordinal, name in seen.records.items():
         node = seen.slurm.get(name)

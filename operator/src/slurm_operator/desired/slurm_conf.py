@@ -42,11 +42,15 @@ _FIXED = frozenset(
 
 @dataclass(frozen=True)
 class Group:
-    """A NodeSet as slurm.conf sees it: its name as a Slurm feature, how many workers, its partition if any."""
+    """A NodeSet as slurm.conf sees it: its name as a Slurm feature, how many workers, its partition if any.
+
+    `created` (RFC 3339) decides which partition is the default where nobody says.
+    """
 
     name: str
     replicas: int
     partition: str | None = None
+    created: str = ""
 
 
 @dataclass(frozen=True)
@@ -255,11 +259,26 @@ def _nodes_and_partitions(groups: Sequence[Group], extra: Iterable[Line]) -> lis
         for group in ordered
         if group.partition is not None
     ]
-    others = any(line.settings and line.settings[0].name == "partitionname" for line in extra)
+    chosen = _default_partition(groups, dict(partitions), extra)
     for name, settings in partitions:
         parts = [f"PartitionName={name}", f"Nodes={name}", *map(str, settings)]
-        # With one partition there is nothing to choose: jobs need not name it.
-        if len(partitions) == 1 and not others and not any(setting.name == "default" for setting in settings):
+        if name == chosen:
             parts.append("Default=YES")
         text.append(" ".join(parts))
     return ["### NODESETS AND PARTITIONS ###", *text, ""] if text else []
+
+
+def _default_partition(
+    groups: Iterable[Group], partitions: Mapping[str, Sequence[Setting]], extra: Iterable[Line]
+) -> str | None:
+    """The partition for jobs that name none, where nobody chose one: the oldest, so that new ones change nothing."""
+    given = [settings[1:] for line in extra if (settings := line.settings) and settings[0].name == "partitionname"]
+    if any(_default(settings) == "yes" for settings in [*partitions.values(), *given]):
+        return None
+    free = [group for group in groups if group.name in partitions and not _default(partitions[group.name])]
+    return min(free, key=lambda group: (group.created, group.name)).name if free else None
+
+
+def _default(settings: Iterable[Setting]) -> str:
+    """What a partition says of Default=, in lower case; "" when nothing."""
+    return next((setting.value.lower() for setting in settings if setting.name == "default"), "")

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
+_SPELLING: dict[str, str] = {}
+
 
 def _names(text: str) -> frozenset[str]:
+    _SPELLING.update((name.lower(), name) for name in text.split())
     return frozenset(text.lower().split())
+
+
+def spelled(name: str) -> str:
+    """A parameter's name as Slurm's documentation writes it."""
+    return _SPELLING.get(name.lower(), name)
 
 
 # A number, or UNLIMITED or INFINITE.
@@ -108,7 +116,7 @@ NODE_KNOWN: Final = _names(
     """
     BcastAddr Boards CoreSpecCount CoresPerSocket CpuBind CPUs CPUSpecList Feature Features Gres GresConf
     MemSpecLimit NodeAddr NodeHostname Parameters Port Procs RealMemory Reason RestrictedCoresPerGPU Sockets
-    SocketsPerBoard State SuspendTime ThreadsPerCore TmpDisk Topology TRESWeights
+    SocketsPerBoard State SuspendTime ThreadsPerCore TmpDisk Topology TRESWeights Weight
     """
 )
 
