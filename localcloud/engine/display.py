@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.text import Text
 
 from localcloud.engine import urns
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from localcloud.engine.providers import Diff
     from localcloud.engine.state import Resource, Snapshot
 
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧"
 PROGRESS_EVERY = 5.0  # seconds between two lines that say what is waited for, without a terminal
 
 _SYMBOLS = {
@@ -130,10 +130,11 @@ class Display:
 
     def _under_way(self) -> Group:
         now = time.monotonic()
+        frame = _FRAMES[int(now * 8) % len(_FRAMES)]
         rows = []
         for op, resource, since, status in list(self._running.values())[:15]:
             text = f"{_SYMBOLS[op]:>2}  {urns.short_type(resource.type)}  {resource.name}  {_DOING[op]} "
-            rows.append(Spinner("dots", Text(f"{text}({now - since:.0f}s) {status}", style=_COLORS[op])))
+            rows.append(Text(f"{frame} {text}({now - since:.0f}s) {status}", style=_COLORS[op]))
         return Group(*rows)
 
     def line(self, text: str, style: str = "") -> None:
@@ -152,6 +153,8 @@ class Display:
     def ended(self, resource: Resource) -> float:
         """Seconds since it started."""
         entry = self._running.pop(id(resource), None)
+        if self._live is not None:
+            self._live.refresh()  # or the line about to be printed would stand above one that is out of date
         return time.monotonic() - entry[2] if entry else 0.0
 
     def status(self, urn: str, text: str) -> None:

@@ -96,7 +96,7 @@ class Project:
         return subprocess.Popen(
             [sys.executable, "-m", "localcloud.engine", *words, "--cwd", str(self.directory)],
             cwd=ROOT, env={**self.environment, "PYTHONPATH": f"{ROOT}:{HERE}", "SLIPWAY_ENGINE": "embedded"},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options,
+            text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options},
         )  # fmt: skip
 
     def cli(self, *words: str, input: str | None = None) -> tuple[int, str]:

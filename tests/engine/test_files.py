@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import pty
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -182,6 +186,25 @@ def test_unknown_stack_names_those_that_exist(project: Project) -> None:
     assert "Pass --stack with one of: dev, prod" in output
     project.up()
     assert project.cli("stack", "ls") == (0, "dev\nprod  (not deployed)\n")
+
+
+def test_on_a_terminal_it_shows_what_is_under_way(project: Project) -> None:
+    release = project.cloud.parent / "release"
+    project.program(f'a = Thing("slow", hang="{release}")')
+    ours, theirs = pty.openpty()
+    process = project.start("up", "--yes", stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # a terminal whose other end is closed
+        while part := os.read(ours, 4096):
+            seen += part
+            if re.search(rb"creating \(\d", seen):
+                release.touch()
+    os.close(ours)
+    assert process.wait(30) == 0
+    text = seen.decode()
+    assert re.search(r"slow +created \(\d", text)
+    assert "+  2 created" in text
 
 
 def test_list_of_resources(project: Project) -> None:
