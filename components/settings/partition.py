@@ -65,7 +65,7 @@ class Partition(Model):
         description="EC2 instance types, any of which may be used; alike in CPUs, memory and GPUs, x86_64.",
     )
     nodes: Range = Field(
-        description="How many nodes there are: `min`, and up to `max` once the EKS node group and the NodeSet are scaled."
+        description="How many nodes: `min`, and up to `max` when the EKS node group and the NodeSet are scaled."
     )
     zone: str | None = Field(
         default=None,

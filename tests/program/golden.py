@@ -32,7 +32,12 @@ def graph(recording: Recording) -> str:
         "outputs": recording.outputs,
         "resources": sorted(entries, key=lambda entry: str(entry["urn"])),
     }
-    text = json.dumps(_masked(document), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return shown(document)
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, without secrets and without what changes with the files of images and charts."""
+    text = json.dumps(_masked(value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     for pattern, replacement in MASKS:
         text = pattern.sub(replacement, text)
     return text

@@ -105,6 +105,9 @@ class Monitor(resource_pb2_grpc.ResourceMonitorServicer, engine_pb2_grpc.EngineS
         self.preview = preview
         self.root = ""
 
+    def GetDeploymentInfo(self, request: Any, context: Any) -> Any:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "older engines have no such call, and SDKs go on without")
+
     def SupportsFeature(self, request: Any, context: Any) -> Any:
         supported = request.id in {"secrets", "deletedWith", "aliasSpecs"}
         return resource_pb2.SupportsFeatureResponse(hasSupport=supported)

@@ -21,6 +21,7 @@ from components.settings.partition import spare_cpu, spare_memory_mib
 from components.slurm import home_volume, pod_security
 from components.slurm_conf import config_files, default_memory_per_cpu, gres_type, node_options, slurm_conf
 from components.subnets import private_size, shares
+from tests.program.golden import shown
 from tests.program.harness import run, stack_config
 
 
@@ -228,5 +229,5 @@ def test_another_partition_adds_its_nodes_and_changes_no_other(recorded: Any) ->
         "aws:ec2/launchTemplate:LaunchTemplate::big",
         "aws:eks/nodeGroup:NodeGroup::big",
     }
-    changed = {urn.rpartition("$")[2] for urn in before if before[urn].inputs != after[urn].inputs}
+    changed = {urn.rpartition("$")[2] for urn in before if shown(before[urn].inputs) != shown(after[urn].inputs)}
     assert changed == {"kubernetes:helm.sh/v3:Release::slurm"}
