@@ -77,21 +77,47 @@ class KubeClient(Transport):
         limit: int = 500,
         metadata_only: bool = False,
     ) -> ObjectList:
-        """All objects, page after page. Raises Gone when the list took longer than the server keeps its pages."""
-        params = {"limit": str(limit), **_selectors(label_selector, field_selector)}
+        """All objects. Raises Gone when the list took longer than the server keeps its pages."""
         items: list[Object] = []
+        version = ""
+        pages = self.pages(
+            resource,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit,
+            metadata_only=metadata_only,
+        )
+        async for page in pages:
+            items += page.items
+            version = page.resource_version
+        return ObjectList(items, version)
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 500,
+        metadata_only: bool = False,
+    ) -> AsyncGenerator[ObjectList, None]:
+        """Like `list`, page after page, so that not all of it need be held at once."""
+        params = {"limit": str(limit), **_selectors(label_selector, field_selector)}
+        accept = _METADATA_LIST if metadata_only else JSON
         while True:
-            accept = _METADATA_LIST if metadata_only else JSON
             body = await self.send(
                 "list", resource, namespace or "", "", params=params, seconds=LIST_SECONDS, accept=accept
             )
             page = _decode_page(body)
-            for item in page.items or ():
+            items = page.items or []
+            for item in items:
                 # Items of a list come without these two, although everything else needs them.
                 item["apiVersion"], item["kind"] = resource.api_version, resource.kind
-                items.append(item)
+            yield ObjectList(items, page.metadata.resource_version)
             if not page.metadata.token:
-                return ObjectList(items, page.metadata.resource_version)
+                return
             params["continue"] = page.metadata.token
 
     async def watch(

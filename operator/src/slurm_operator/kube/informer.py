@@ -183,18 +183,16 @@ class Informer:
             for scope in self._scopes.values():
                 group.create_task(scope.run())
 
-    def _replace(self, namespace: str | None, items: Sequence[Object]) -> None:
+    def _replace(self, namespace: str | None, fresh: dict[Key, Object]) -> None:
         """A complete list of one scope: swap it in, then tell the difference."""
-        fresh = {key_of(item): item for item in items}
         gone = [key for key in self._store if (not namespace or key.namespace == namespace) and key not in fresh]
         told: list[tuple[EventType, Object | None, Object | None]] = [
             ("DELETED", self._store.remove(key), None) for key in gone
         ]
-        for key, item in fresh.items():
+        for key, new in fresh.items():
             old = self._store.get(key)
-            if old is not None and _same_version(old, item):
+            if old is not None and _same_version(old, new):
                 continue
-            new = self._transform(item)
             self._store.put(key, new)
             if old is None:
                 told.append(("ADDED", None, new))
@@ -310,20 +308,25 @@ class _Scope:
     async def _list(self) -> None:
         informer = self._informer
         began = time.monotonic()
-        listed = await informer._client.list(
+        fresh: dict[Key, Object] = {}
+        pages = informer._client.pages(
             informer.resource,
             self.namespace,
             label_selector=informer.label_selector,
             metadata_only=informer.metadata_only,
         )
-        self._from = listed.resource_version
-        self.seen = int(listed.resource_version) if listed.resource_version.isdigit() else 0
+        version = ""
+        async for page in pages:
+            version = page.resource_version
+            fresh |= {key_of(item): informer._transform(item) for item in page.items}
+        self._from = version
+        self.seen = int(version) if version.isdigit() else 0
         self.listed = True
         # A list is a consistent read: what was written before it began is in it, whatever its version says.
         for key, pending in list(informer._pending.items()):
             if informer._scope(key) is self and pending.since < began:
                 del informer._pending[key]
-        informer._replace(self.namespace, listed.items)
+        informer._replace(self.namespace, fresh)
         informer._release()
 
     async def _watch(self) -> None:
