@@ -155,6 +155,10 @@ def test_a_kubeconfig_may_be_a_path_or_the_ambient_one(
     assert made.id == f"{namespace}/b"
 
 
+QUICK = '{"timeout": 1}'
+"""Settings of a client that does not go on trying for long."""
+
+
 def closed_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -164,7 +168,7 @@ def closed_port() -> int:
 def test_without_the_cluster_a_preview_goes_on_and_all_else_says_what_to_do(kubeconfig: str, program: Path) -> None:
     address = f"https://127.0.0.1:{closed_port()}"
     away = with_user(kubeconfig, {"token": "x"}, server=address)
-    with running(program, kubeconfig=away) as provider:
+    with running(program, kubeconfig=away, kubeClientSettings=QUICK) as provider:
         inputs, _ = provider.checked(CONFIG_MAP, "a", config_map("default", "a", x="1"))
         old = Resource(CONFIG_MAP, "a", "default/a", inputs, inputs)
         seen = [provider.create(CONFIG_MAP, f"c{n}", config_map("default", "c"), preview=True) for n in range(3)]
@@ -195,7 +199,7 @@ def test_without_the_cluster_a_preview_goes_on_and_all_else_says_what_to_do(kube
 
 def test_a_cluster_that_is_gone_can_be_forgotten(kubeconfig: str, program: Path) -> None:
     away = with_user(kubeconfig, {"token": "x"}, server=f"https://127.0.0.1:{closed_port()}")
-    config: dict[str, Any] = {"deleteUnreachable": "true", "skipUpdateUnreachable": True}
+    config: dict[str, Any] = {"deleteUnreachable": "true", "skipUpdateUnreachable": True, "kubeClientSettings": QUICK}
     with running(program, kubeconfig=away, **config) as provider:
         inputs, _ = provider.checked(CONFIG_MAP, "a", config_map("default", "a", x="1"))
         old = Resource(CONFIG_MAP, "a", "default/a", inputs, inputs)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.empty_pb2 import Empty
+from pulumi.runtime.proto import provider_pb2 as pb
 
 from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.nodefiles import PAUSE_IMAGE
-from tests.k8s_provider.harness import CallFailed, Provider, later, running
+from tests.k8s_provider.harness import CallFailed, Provider, Resource, later, running
 from tests.k8s_provider.test_objects import CRD, thing_definition
 from tests.kubernetes.pods import pod_spec
 
@@ -60,16 +61,24 @@ def test_workloads_are_ready_when_their_pods_are(provider: Provider, node: str, 
 
 def test_a_job_is_ready_when_it_has_run(provider: Provider, node: str, namespace: str) -> None:
     template = {"spec": shell("echo counted to three; exit 0", restartPolicy="Never")}
-    news = {"metadata": {"name": "count", "namespace": namespace}, "spec": {"template": template, "backoffLimit": 0}}
+    news: dict[str, Any] = {"metadata": {"name": "count", "namespace": namespace}}
+    news["spec"] = {"template": template, "backoffLimit": 0}
     assert provider.create(JOB, "count", news).outputs["status"]["succeeded"] == 1
     template = {"spec": shell("echo the licence is missing >&2; exit 3", restartPolicy="Never")}
-    news = {"metadata": {"name": "fail", "namespace": namespace}, "spec": {"template": template, "backoffLimit": 0}}
+    news = {"metadata": {"name": "fail", "namespace": namespace}}
+    news["spec"] = {"template": template, "backoffLimit": 0}
     with pytest.raises(CallFailed) as caught:
         provider.create(JOB, "fail", news)
     assert "the job failed: BackoffLimitExceeded" in str(caught.value)
     assert "ended with exit code 3" in str(caught.value)
     assert "the licence is missing" in str(caught.value)
     assert caught.value.id == f"{namespace}/fail"
+    half = Resource(JOB, "fail", caught.value.id, caught.value.inputs, caught.value.outputs)
+    assert provider.diff(half, news).changes == pb.DiffResponse.DIFF_NONE
+    news["metadata"]["annotations"] = {"pulumi.com/replaceUnready": "true"}
+    answer = provider.diff(half, news)
+    assert list(answer.replaces) == ['metadata.annotations["pulumi.com/replaceUnready"]']
+    assert answer.deleteBeforeReplace
 
 
 def test_a_crash_is_told_with_its_last_words_and_kept_in_the_state(

@@ -55,6 +55,7 @@ class Client:
         self._config = config
         self._credentials = Credentials(config) if isinstance(config, Kubeconfig) else None
         self._read_timeout = timeout or READ_TIMEOUT
+        self._patience = min(PATIENCE, timeout or PATIENCE)
         self._lock = threading.Lock()
         self._pool: urllib3.HTTPConnectionPool | None = None
         self._certificate: tuple[bytes, bytes] | None = None
@@ -91,8 +92,9 @@ class Client:
     ) -> Any:
         """The decoded JSON answer. Raises ApiError for an answer that is a refusal, Unreachable for none.
 
-        `patient`: go on trying for PATIENCE seconds when the server is away or overloaded. Every request this
-        provider makes may be repeated: applies, merge patches, deletes and reads.
+        `patient`: when the server is away or overloaded, go on trying for PATIENCE seconds, or for the client's
+        timeout if that is less. Every request this provider makes may be repeated: applies, merge patches, deletes
+        and reads.
         """
         data = None if body is None else json.dumps(body).encode()
         raw = self._send(method, path, params, data, content_type, patient)
@@ -117,7 +119,7 @@ class Client:
             raise Unreachable(down[1])
         credentials = self.credentials
         url = self._prefix + path + (f"?{urlencode(params)}" if params else "")
-        deadline = time.monotonic() + (PATIENCE if patient else 0)
+        deadline = time.monotonic() + (self._patience if patient else 0)
         pause = 0.2
         refused = False
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 from localcloud.kubernetes.provider.client import ApiError, Client, Unreachable
@@ -178,13 +179,24 @@ def _describe(pod: Object, reader: Reader) -> str:
     for container in statuses:
         if container.get("ready") or not container.get("containerID"):
             continue
-        restarted = bool(get(container, "lastState", "terminated")) and not get(container, "state", "running")
-        said = reader.logs(metadata["namespace"], metadata["name"], container["name"], restarted)
+        said = _last_words(metadata["namespace"], metadata["name"], container, reader)
         if said:
             lines.append(f"  last lines of container {container['name']}:")
             lines += [f"    {line}" for line in said]
             break
     return "\n".join(lines)
+
+
+def _last_words(namespace: str, pod: str, container: Object, reader: Reader) -> list[str]:
+    """The last lines of a container that does not run well: of its last full run, if it ended before."""
+    ended = bool(get(container, "lastState", "terminated")) and not get(container, "state", "running")
+    # Between two runs of a crashing container its log may be away for a moment.
+    for pause, previous in ((0.0, ended), (0.3, not ended), (0.7, ended)):
+        time.sleep(pause)
+        lines = reader.logs(namespace, pod, container["name"], previous)
+        if lines and not lines[-1].startswith("unable to retrieve container logs"):
+            return lines
+    return []
 
 
 def last_event(live: Object, reader: Reader) -> str:

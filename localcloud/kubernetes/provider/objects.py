@@ -125,13 +125,12 @@ class Objects:
         moved = any(path[0] in ("apiVersion", "kind") or path[:2] in _IDENTITY for path in found.changes)
         if found.changes and not moved and not has_unknown(new):
             self._ask_server(subject, id_, olds, new, found)
+        same_place = not any(path[:2] in _IDENTITY for path in found.changes)
+        named = annotation(new, checks.AUTONAMED) != "true" and get(new, "metadata", "name") == _split(id_)[1]
         if annotation(new, checks.REPLACE_UNREADY) == "true" and subject.kind.kind == "Job" and not found.replaces:
-            self._replace_failed_job(subject, id_, found)
-        named = get(new, "metadata", "name")
-        same_name = (
-            bool(named) and named == id_.rpartition("/")[2] and not any(p[:2] in _IDENTITY for p in found.changes)
-        )
-        return found, same_name and annotation(new, checks.AUTONAMED) != "true"
+            # With unchanged inputs an auto-name comes out the same again, so the old one must go first then too.
+            named = self._replace_failed_job(subject, id_, found) or named
+        return found, named and same_place
 
     @property
     def default_namespace(self) -> str:
@@ -158,13 +157,15 @@ class Objects:
             found.changes.clear()
             found.replaces.clear()
 
-    def _replace_failed_job(self, subject: Subject, id_: str, found: diffs.Difference) -> None:
+    def _replace_failed_job(self, subject: Subject, id_: str, found: diffs.Difference) -> bool:
         live = self._cluster.reader.one(subject.kind.api_version, subject.kind.kind, *_split(id_))
         failed = rules.condition(live, "Failed") if live else None
-        if failed and failed.get("status") == "True":
-            path = ("metadata", "annotations", checks.REPLACE_UNREADY)
-            found.changes[path] = diffs.UPDATE
-            found.replaces.append(path)
+        if not failed or failed.get("status") != "True":
+            return False
+        path = ("metadata", "annotations", checks.REPLACE_UNREADY)
+        found.changes[path] = diffs.UPDATE
+        found.replaces.append(path)
+        return True
 
     # -- create, update
 

@@ -79,7 +79,7 @@ class Provider(pb_grpc.ResourceProviderServicer):
         self._engine_address = engine
         self._engine: engine_pb2_grpc.EngineStub | None = None
         self._lock = threading.Lock()
-        self._folder = Path.cwd()
+        self._folder = Path.cwd()  # engines start plugins in the program's folder
         self.cancelled = threading.Event()
         self._cluster = Cluster(None, config.Settings(), self.log, self.cancelled)
 
@@ -104,8 +104,6 @@ class Provider(pb_grpc.ResourceProviderServicer):
     def Handshake(self, request: pb.ProviderHandshakeRequest, context: object) -> pb.ProviderHandshakeResponse:
         if request.engine_address:
             self._attach(request.engine_address)
-        if request.program_directory:
-            self._folder = Path(request.program_directory)
         return pb.ProviderHandshakeResponse(accept_secrets=True, supports_autonaming_configuration=True)
 
     @answered
