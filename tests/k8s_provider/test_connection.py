@@ -243,6 +243,21 @@ def forwarder(port: int, target: tuple[str, int]) -> Iterator[None]:
     server.close()
 
 
+def test_a_certificate_is_checked_unless_the_kubeconfig_says_otherwise(
+    kubeconfig: str, token: str, namespace: str, program: Path
+) -> None:
+    config = yaml.safe_load(with_user(kubeconfig, {"token": token}))
+    del config["clusters"][0]["cluster"]["certificate-authority-data"]
+    with (
+        running(program, kubeconfig=json.dumps(config)) as provider,
+        pytest.raises(CallFailed, match="its certificate is not trusted"),
+    ):
+        provider.create(CONFIG_MAP, "a", config_map(namespace, "a"))
+    config["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+    with running(program, kubeconfig=json.dumps(config)) as provider:
+        assert provider.create(CONFIG_MAP, "a", config_map(namespace, "a")).id == f"{namespace}/a"
+
+
 def test_an_api_server_that_is_restarting_is_waited_for(
     control_plane: Instance, kubeconfig: str, namespace: str, program: Path
 ) -> None:

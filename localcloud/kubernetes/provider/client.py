@@ -19,6 +19,7 @@ from localcloud.kubernetes.provider.auth import AuthError, Credential, Credentia
 CONNECT_TIMEOUT = 5.0  # seconds
 READ_TIMEOUT = 30.0  # seconds; the API server itself ends a request after 60
 PATIENCE = 10.0  # seconds a real operation goes on trying when the server is away or busy (it may be restarting)
+CONNECTIONS = 128  # kept open at most; no more calls than that run side by side
 # A server that was found away is not asked again for this long by calls that need not succeed (previews, diffs).
 BREAKER = 5.0
 
@@ -169,7 +170,7 @@ class Client:
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT, read=self._read_timeout)
         host = address.hostname or ""
         if address.scheme == "http":
-            return urllib3.HTTPConnectionPool(host, address.port or 80, timeout=timeout, maxsize=32)
+            return urllib3.HTTPConnectionPool(host, address.port or 80, timeout=timeout, maxsize=CONNECTIONS)
         context = ssl.create_default_context()
         if cluster.ca:
             try:
@@ -178,6 +179,7 @@ class Client:
             except (ssl.SSLError, ValueError) as error:
                 raise AuthError(f"{self.config.origin}: the certificate authority is not PEM") from error
         if cluster.insecure:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the kubeconfig asks for it
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if credential.certificate:
@@ -187,7 +189,7 @@ class Client:
             host,
             address.port or 443,
             timeout=timeout,
-            maxsize=32,
+            maxsize=CONNECTIONS,
             ssl_context=context,
             assert_hostname=False if cluster.insecure else name,
             server_hostname=name,
