@@ -125,9 +125,9 @@ async def test_hand_over_by_kill_and_by_a_clean_stop(real: KubeClient, start: Ca
     assert lease["spec"]["holderIdentity"] in ("", "third")  # released, or taken since
     await say(real, space, "3")
     await until_seen(real, space, ("3", "third", "3"))
-    assert third.writes() == ["wrote handover/c 3 3"]
     third.process.send_signal(signal.SIGTERM)
     assert third.process.wait(10) == 0
+    assert third.writes() == ["wrote handover/c 3 3"]
     events = await real.list(EVENTS, space)
     notes = {event["note"] for event in events.items if event["reason"] == "Copied"}
     assert "value '3'" in notes  # events are written out on a clean stop
