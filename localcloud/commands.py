@@ -203,6 +203,7 @@ def _pass_on(program: str) -> Callable[[argparse.Namespace, Console], int]:
 
 def _engine(arguments: argparse.Namespace, console: Console) -> int:
     environment = program_environment(tools.installed() or Path(sys.executable).parent)
+    environment.setdefault("PULUMI_STACK", "local")
     command = [sys.executable, "-m", "localcloud.engine", *arguments.rest]
     os.execvpe(command[0], command, environment)  # noqa: S606
 

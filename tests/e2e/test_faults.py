@@ -16,8 +16,8 @@ pytestmark = pytest.mark.e2e
 
 def running_job(cloud: Cloud) -> str:
     """Submit a job that runs until it is told to end, and wait until it runs."""
-    job = cloud.login('sbatch --parsable -N2 --wrap="srun bash -c \'until [ -e ~/end-$SLURM_JOB_ID ]; do sleep 0.2; done\'"')
-    job = job.strip()
+    script = 'srun bash -c "until [ -e ~/end-\\$SLURM_JOB_ID ]; do sleep 0.2; done"'
+    job = cloud.login(f"sbatch --parsable -N2 --wrap='{script}'").strip()
     wait_until(lambda: "RUNNING" in cloud.login(f"squeue -h -j {job} -o %T"), f"job {job} runs")
     return job
 
