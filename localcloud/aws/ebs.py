@@ -78,19 +78,22 @@ class Provisioner:
 
     def __init__(self) -> None:
         self._end = threading.Event()
+        self._open: dict[str, Kube] = {}
 
     def start(self) -> None:
         for path, act in ((CLAIMS, self._provide), (VOLUMES, self._reclaim)):
             threading.Thread(target=self._follow, args=(path, act), name=f"ebs {path}", daemon=True).start()
 
     def stop(self) -> None:
-        """The threads end with their running watch at the latest."""
+        """End the threads, and their watches at once."""
         self._end.set()
+        for kube in list(self._open.values()):
+            kube.abandon()
 
     def _follow(self, path: str, act: Any) -> None:
         while not self._end.is_set():
             try:
-                kube = connect()
+                kube = self._open[path] = connect()
                 items, version = kube.listed(path)
                 for item in items:
                     self._try(act, kube, item)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,8 @@ MANAGER = "slipway-aws"
 
 class Kube(Api):
     """The API server of the instance's cluster, with lists, patches and watches."""
+
+    _watching: http.client.HTTPSConnection | None = None
 
     def items(self, path: str, **query: str) -> list[Object]:
         return list(self.request("GET", path + (f"?{urlencode(query)}" if query else ""))["items"])
@@ -39,6 +43,7 @@ class Kube(Api):
             address.hostname or "", address.port or 443, timeout=seconds + 10, context=self._tls
         )
         try:
+            self._watching = connection
             connection.request("GET", f"{path}?{query}", headers=self._headers)
             response = connection.getresponse()
             if response.status >= 400:
@@ -51,7 +56,15 @@ class Kube(Api):
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unreachable(f"the watch of {path} broke off: {error}") from error
         finally:
+            self._watching = None
             connection.close()
+
+    def abandon(self) -> None:
+        """End the watch that another thread is in, which sees it break off. An open one delays the server's end."""
+        watching = self._watching
+        if watching is not None and watching.sock is not None:
+            with contextlib.suppress(OSError):
+                watching.sock.shutdown(socket.SHUT_RDWR)
 
 
 def connect() -> Kube:

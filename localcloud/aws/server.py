@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -47,6 +48,12 @@ class Cloud:
         from localcloud.aws.eks import agent
 
         agent.start(self.eks)
+        threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        """Import what the first deployment asks for; EC2 alone takes a second."""
+        for service in ("ec2", "iam", "sts", "kms", "logs"):
+            self.moto.backend(service)
 
     def _eks_users(self, identifier: str) -> list[str]:
         """Clusters and node groups that use a subnet, security group or role."""

@@ -37,7 +37,7 @@ def resume(eks: Eks, cluster: Document) -> None:
 
 def _reattach(eks: Eks, name: str) -> None:
     """The machine may have restarted: the control plane first, then what was being done in it."""
-    eks.compute.start(log.info)
+    eks.compute.restart(log.info)
     access.sync(eks, name)
     for update in eks.store.all("updates", name):
         if update["status"] == "InProgress" and not update["_addon"]:
@@ -63,7 +63,7 @@ def _restore(eks: Eks, cluster: str, name: str) -> None:
     if group is None:
         return
     try:
-        nodes.settle(eks, group)
+        nodes.restore(eks, group)
     except ClusterError as error:
         log.warning("node group %s: %s", name, error)
 

@@ -211,6 +211,7 @@ def delete(eks: Eks, name: str) -> Document:
     if cluster["status"] in ("CREATING", "UPDATING"):
         raise in_use(f"Cluster has status {cluster['status']} and cannot be deleted now", clusterName=name)
     document = eks.store.patch("clusters", name, status="DELETING") or cluster
+    eks.changed.set()
     if cluster["status"] != "DELETING":
         eks.run(f"cluster {name}", lambda: tear_down(eks, name))
     return {"cluster": public(document)}

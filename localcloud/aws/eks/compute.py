@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import threading
 import time
 from dataclasses import dataclass
 
 from localcloud.aws.kube import Object, connect, node_path, node_ready
-from localcloud.kubernetes import cluster, controlplane
+from localcloud.kubernetes import cluster
 from localcloud.kubernetes.errors import ClusterError, Log
-from localcloud.kubernetes.locks import hold
 from localcloud.kubernetes.specs import NodeSpec, Taint
-from localcloud.paths import instance
-from localcloud.tools import ensure_tools
 
 NODE_LABEL = "eks.amazonaws.com/nodegroup"
+CLAIM, GIVEN = "slipway.dev/node", "slipway.dev/labels"
+"""Label and annotation of a claimed node of an existing cluster: as which node, and which labels it was given."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,24 @@ class LocalCompute:
     def remove_node(self, name: str) -> None:
         cluster.remove_node(name)
 
+    def kube_name(self, name: str) -> str:
+        """The name that a node has in Kubernetes."""
+        return name
+
+    def node_names(self) -> list[str]:
+        return cluster.node_names()
+
+    def wait_ready(self, names: list[str], seconds: float) -> None:
+        """Raises ClusterError that says what is wrong with which node."""
+        cluster.wait_ready(names, seconds=seconds)
+
+    def restart(self, log: Log) -> None:
+        """After a restart of the machine, or a kill: the control plane and all nodes that are not switched off."""
+        cluster.ensure_all(log)
+
     def wipe(self, log: Log) -> None:
         """End the control plane and delete what it stored, so that a new cluster is empty."""
-        inst = instance()
-        with cluster.using(inst, log), hold(inst.run / "control-plane.lock", log=log, what="the control plane"):
-            controlplane.stop(inst, ensure_tools(log))
-            shutil.rmtree(inst.state / "etcd", ignore_errors=True)
-        shutil.rmtree(inst.state / "volumes", ignore_errors=True)
+        cluster.wipe(log)
 
 
 class ExistingCluster:
@@ -91,7 +100,7 @@ class ExistingCluster:
         kube = connect()
         with self._claiming:
             nodes = kube.items("/api/v1/nodes")
-            mine = [n for n in nodes if n["metadata"]["labels"].get("slipway.dev/node") == order.name]
+            mine = [n for n in nodes if n["metadata"]["labels"].get(CLAIM) == order.name]
             free = [n for n in nodes if NODE_LABEL not in n["metadata"]["labels"] and not _control_plane(n)]
             if not mine and not free:
                 raise ClusterError(
@@ -99,21 +108,50 @@ class ExistingCluster:
                     "Next: add nodes to it, or ask for fewer in the node group"
                 )
             node = (mine or free)[0]
-            taints = [{"key": k, "value": v, "effect": e} for k, v, e in order.taints]
-            labels = {**order.labels, "slipway.dev/node": order.name}
-            path = node_path(node["metadata"]["name"])
-            kube.merge(path, {"metadata": {"labels": labels}, "spec": {"taints": taints}})
+            before = (node["metadata"].get("annotations") or {}).get(GIVEN, "").split()
+            labels: dict[str, str | None] = {**dict.fromkeys(before), **order.labels, CLAIM: order.name}
+            kube.merge(
+                node_path(node["metadata"]["name"]),
+                {
+                    "metadata": {"labels": labels, "annotations": {GIVEN: " ".join(order.labels)}},
+                    "spec": {"taints": [{"key": k, "value": v, "effect": e} for k, v, e in order.taints]},
+                },
+            )
 
     def remove_node(self, name: str) -> None:
         kube = connect()
-        for node in kube.items("/api/v1/nodes", labelSelector=f"slipway.dev/node={name}"):
-            ours = [k for k in node["metadata"]["labels"] if k.startswith(("eks.amazonaws.com/", "slipway.dev/"))]
-            spec = {"taints": None, "unschedulable": None}
-            path = node_path(node["metadata"]["name"])
-            kube.merge(path, {"metadata": {"labels": dict.fromkeys(ours)}, "spec": spec})
+        for node in kube.items("/api/v1/nodes", labelSelector=f"{CLAIM}={name}"):
+            given = (node["metadata"].get("annotations") or {}).get(GIVEN, "").split()
+            body = {
+                "metadata": {"labels": dict.fromkeys([*given, CLAIM]), "annotations": {GIVEN: None}},
+                "spec": {"taints": None, "unschedulable": None},
+            }
+            kube.merge(node_path(node["metadata"]["name"]), body)
+
+    def kube_name(self, name: str) -> str:
+        claimed = connect().items("/api/v1/nodes", labelSelector=f"{CLAIM}={name}")
+        return str(claimed[0]["metadata"]["name"]) if claimed else name
+
+    def node_names(self) -> list[str]:
+        return [node["metadata"]["labels"][CLAIM] for node in connect().items("/api/v1/nodes", labelSelector=CLAIM)]
+
+    def wait_ready(self, names: list[str], seconds: float) -> None:
+        """Raises ClusterError that names the nodes which are not Ready in time."""
+        end = time.monotonic() + seconds
+        while True:
+            ready = {n["metadata"]["labels"].get(CLAIM) for n in connect().items("/api/v1/nodes") if node_ready(n)}
+            missing = set(names) - ready
+            if not missing:
+                return
+            if time.monotonic() > end:
+                raise ClusterError(f"not Ready after {seconds:.0f} s: {', '.join(sorted(missing))}")
+            time.sleep(0.2)
+
+    def restart(self, log: Log) -> None:
+        cluster.start_control_plane(log)
 
     def wipe(self, log: Log) -> None:
-        log("the existing cluster is not wiped: it belongs to somebody else")
+        cluster.wipe(log)
 
 
 Compute = LocalCompute | ExistingCluster
@@ -126,23 +164,3 @@ def compute() -> Compute:
 
 def _control_plane(node: Object) -> bool:
     return "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
-
-
-def kube_node(name: str) -> Object | None:
-    """The Node object that stands for a node of a group."""
-    kube = connect()
-    if cluster.external_kubeconfig():
-        return next(iter(kube.items("/api/v1/nodes", labelSelector=f"slipway.dev/node={name}")), None)
-    return kube.get(node_path(name))
-
-
-def wait_ready(names: list[str], seconds: float) -> None:
-    """Return when all nodes are Ready. Raises ClusterError that names those that are not."""
-    end = time.monotonic() + seconds
-    while True:
-        missing = [name for name in names if not node_ready(kube_node(name) or {})]
-        if not missing:
-            return
-        if time.monotonic() > end:
-            raise ClusterError(f"not Ready after {seconds:.0f} s: {', '.join(missing)}")
-        time.sleep(0.2)

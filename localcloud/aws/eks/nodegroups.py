@@ -251,11 +251,9 @@ def update_config(eks: Eks, cluster: str, name: str, body: dict[str, Any]) -> Do
 
 
 def apply_change(eks: Eks, before: Document, change: dict[str, Any]) -> None:
-    """Make the nodes follow a changed group: their number, labels and taints."""
+    """Make the nodes follow a changed group: their number, labels and taints. Raises ClusterError."""
     group = eks.store.get("nodegroups", f"{before['clusterName']}/{before['nodegroupName']}") or before
-    if "labels" in change or "taints" in change:
-        nodes.relabel(eks, group, removed=set(before["labels"]) - set(group["labels"]))
-    nodes.settle(eks, group)
+    nodes.settle(eks, group, refresh="labels" in change or "taints" in change)
 
 
 def update_version(eks: Eks, cluster: str, name: str, body: dict[str, Any]) -> Document:

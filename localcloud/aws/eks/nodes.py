@@ -6,10 +6,10 @@ import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
-from localcloud.aws.eks.compute import NODE_LABEL, NodeOrder, kube_node, wait_ready
+from localcloud.aws.eks.compute import NODE_LABEL, NodeOrder
 from localcloud.aws.eks.core import Eks
 from localcloud.aws.eks.store import Document
-from localcloud.aws.kube import connect, drain, node_path
+from localcloud.aws.kube import connect, drain
 from localcloud.kubernetes.errors import ClusterError
 from localcloud.paths import AWS_REGION
 
@@ -54,19 +54,27 @@ def of_group(eks: Eks, group: Document) -> list[Document]:
     return [node for node in eks.store.all("nodes", group["clusterName"]) if node["nodegroup"] == name]
 
 
-def settle(eks: Eks, group: Document) -> None:
+def settle(eks: Eks, group: Document, refresh: bool = True) -> None:
     """Give the group as many nodes as it wants, all Ready; the newest leave first. Raises ClusterError.
 
+    refresh: nodes that were there before get the group's labels and taints, and start if they do not run.
     The record of a node is written before the node is made and removed after it is gone, so a kill in between
     leaves nothing unknown.
     """
     nodes, wanted = of_group(eks, group), group["scalingConfig"]["desiredSize"]
+    before = 0 if refresh else len(nodes)
     while len(nodes) < wanted:
         nodes.append(_record(eks, group, nodes))
     surplus = [node["name"] for node in nodes[wanted:]]
     if surplus:
         remove(eks, surplus, DRAIN_SECONDS)
-    bring_up(eks, group, nodes[:wanted])
+    bring_up(eks, group, nodes[before:wanted])
+
+
+def restore(eks: Eks, group: Document) -> None:
+    """After a restart: nodes that the records have and nobody started. Those switched off on purpose stay off."""
+    known = eks.compute.node_names()
+    bring_up(eks, group, [node for node in of_group(eks, group) if node["name"] not in known])
 
 
 def bring_up(eks: Eks, group: Document, nodes: list[Document]) -> None:
@@ -76,7 +84,7 @@ def bring_up(eks: Eks, group: Document, nodes: list[Document]) -> None:
     with ThreadPoolExecutor(len(nodes)) as pool:
         for done in [pool.submit(eks.compute.add_node, order(group, node)) for node in nodes]:
             done.result()
-    wait_ready([node["name"] for node in nodes], READY_SECONDS)
+    eks.compute.wait_ready([node["name"] for node in nodes], READY_SECONDS)
 
 
 def _record(eks: Eks, group: Document, others: list[Document]) -> Document:
@@ -103,7 +111,7 @@ def remove(eks: Eks, names: list[str], drain_seconds: float) -> None:
 
     def one(name: str) -> None:
         if drain_seconds:
-            left = drain(connect(), name, drain_seconds)
+            left = drain(connect(), eks.compute.kube_name(name), drain_seconds)
             if left:
                 log.warning(
                     "node %s ends with pods that did not leave in %s s: %s", name, drain_seconds, ", ".join(left)
@@ -126,18 +134,3 @@ def replace(eks: Eks, group: Document) -> None:
         new = _record(eks, group, of_group(eks, group))
         bring_up(eks, group, [new])
         remove(eks, [old["name"]], DRAIN_SECONDS)
-
-
-def relabel(eks: Eks, group: Document, removed: set[str]) -> None:
-    """Take labels away from the group's nodes and give them exactly the group's taints, and Kubernetes' own."""
-    kube = connect()
-    for node in of_group(eks, group):
-        found = kube_node(node["name"])
-        if found is None:
-            continue
-        taints = [t for t in found["spec"].get("taints", []) if "kubernetes.io/" in t["key"]]
-        taints += [
-            {"key": t["key"], "value": t.get("value", ""), "effect": EFFECTS[t["effect"]]} for t in group["taints"]
-        ]
-        labels: dict[str, str | None] = {**dict.fromkeys(removed), **labels_of(group, node)}
-        kube.merge(node_path(found["metadata"]["name"]), {"metadata": {"labels": labels}, "spec": {"taints": taints}})

@@ -31,6 +31,6 @@ def all_guards() -> Table:
 
 
 def all_effects() -> Table:
-    from localcloud.aws.guards import ec2
+    from localcloud.aws.guards import ec2, iam
 
-    return dict(ec2.EFFECTS)
+    return {**ec2.EFFECTS, **iam.EFFECTS}

@@ -149,7 +149,8 @@ def create_vpc_endpoint(world: World, request: AwsRequest) -> None:
             raise AwsError("DuplicateSubnetsInSameZone", "Found another VPC endpoint subnet in the availability zone.")
         zones.add(subnet.zone)
     if params.get("VpcEndpointType") == "Interface" and params.get("PrivateDnsEnabled") == "true":
-        if not (vpc.enable_dns_support == "true" and vpc.enable_dns_hostnames == "true"):
+        # moto keeps these as text or as bool, by how they were set
+        if {str(vpc.enable_dns_support).lower(), str(vpc.enable_dns_hostnames).lower()} != {"true"}:
             raise AwsError(
                 "InvalidParameter",
                 "Enabling private DNS requires both enableDnsSupport and enableDnsHostnames VPC attributes set to true "

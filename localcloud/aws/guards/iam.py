@@ -69,6 +69,13 @@ def add_role_to_profile(world: World, request: AwsRequest) -> None:
         raise AwsError("LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1", 409)
 
 
+def count_attachments(world: World, request: AwsRequest) -> None:
+    """moto counts a policy that is attached a second time twice, and then never lets it be deleted."""
+    iam, arn = world.lookup.iam, request.params.get("PolicyArn", "")
+    holders = [*iam.roles.values(), *iam.users.values(), *iam.groups.values()]
+    iam.managed_policies[arn].attachment_count = sum(arn in holder.managed_policies for holder in holders)
+
+
 GUARDS: Table = {
     ("iam", "CreateRole"): create_role,
     ("iam", "UpdateAssumeRolePolicy"): update_trust,
@@ -76,3 +83,5 @@ GUARDS: Table = {
     ("iam", "DeletePolicy"): delete_policy,
     ("iam", "AddRoleToInstanceProfile"): add_role_to_profile,
 }
+
+EFFECTS: Table = {("iam", f"Attach{holder}Policy"): count_attachments for holder in ("Role", "User", "Group")}

@@ -98,10 +98,21 @@ def problems(props: Mapping[str, Prop], values: Mapping[str, Any], path: str = "
             yield Problem(f"{path}{name}", "it is required")
 
 
+FORMS: dict[str, Any] = {
+    "text": (str, bool, int, float),
+    "json": (str, dict),
+    "number": (int, float, str),
+    "flag": (bool, str),
+    "map": dict,
+    "object": dict,
+    "list": list,
+    "set": list,
+}
+"""Python types that a kind's values may have; Pulumi's engine passes some numbers and flags as text."""
+
+
 def _value_problems(prop: Prop, value: Any, path: str) -> Iterator[Problem]:
-    expected: Any = {"text": (str, bool, int, float), "json": (str, dict), "number": (int, float, str), "flag": (bool, str),
-                "map": (dict,), "object": (dict,), "list": (list,), "set": (list,)}[prop.kind]  # fmt: skip
-    if not isinstance(value, expected):
+    if not isinstance(value, FORMS[prop.kind]):
         yield Problem(path, f"{json.dumps(value)[:60]} is no {prop.kind}")
     elif prop.kind == "object":
         yield from problems(prop.fields, value, f"{path}.")

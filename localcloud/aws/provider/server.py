@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from concurrent import futures
@@ -66,7 +67,7 @@ def message_of(error: Exception) -> str:
             return f"the AWS stand-in does not answer: {error}. Start it with `make up`"
         return str(error)
     if isinstance(error, KeyError):
-        return f"the input {error} is needed for this, and the engine did not send it"
+        return f"the value {error} is missing: import of this type by its id alone is not possible here"
     return str(error)
 
 
@@ -378,4 +379,8 @@ def serve(engine: str) -> None:
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    server.wait_for_termination()
+    parent = os.getppid()
+    # An engine that was killed cannot end its plugins: they have to notice.
+    while server.wait_for_termination(timeout=1):
+        if os.getppid() != parent:
+            return

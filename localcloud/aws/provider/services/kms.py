@@ -61,7 +61,7 @@ def _read(call: Call, key: str) -> Values | None:
     rotation = kms.get_key_rotation_status(KeyId=key)
     return {
         "keyId": found["KeyId"], "arn": found["Arn"], "description": found.get("Description"),
-        "keyUsage": found["KeyUsage"],
+        "keyUsage": found.get("KeyUsage") or "ENCRYPT_DECRYPT",
         "customerMasterKeySpec": found.get("KeySpec"), "isEnabled": found["KeyState"] == "Enabled",
         "multiRegion": bool(found.get("MultiRegion")), "enableKeyRotation": bool(rotation["KeyRotationEnabled"]),
         "rotationPeriodInDays": rotation.get("RotationPeriodInDays"), "tags": _tags(call, key),
