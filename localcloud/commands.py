@@ -44,7 +44,9 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         changed = sum(count for what, count in result.changes.items() if what != "same")
         if not changed and deploy.marker().exists():
             show_cluster(console, slurm_job.Login(environment))
-            console.print(f"\nNothing to change: everything was up already ({time.monotonic() - started:.1f} s).", "bold")
+            console.print(
+                f"\nNothing to change: everything was up already ({time.monotonic() - started:.1f} s).", "bold"
+            )
             return 0
         if not arguments.no_job:
             run_job(console, environment)
@@ -82,7 +84,9 @@ def status(arguments: argparse.Namespace, console: Console) -> int:
         table = Table("program", "processes", "PSS MiB", box=None)
         for name, (count, mebibytes) in sorted(memory.items(), key=lambda item: -item[1][1]):
             table.add_row(escape(name), str(count), f"{mebibytes:.0f}")
-        table.add_row("all together", str(sum(c for c, _ in memory.values())), f"{sum(m for _, m in memory.values()):.0f}")
+        table.add_row(
+            "all together", str(sum(c for c, _ in memory.values())), f"{sum(m for _, m in memory.values()):.0f}"
+        )
         console.rich.print(table)
     return 0
 
@@ -99,7 +103,7 @@ def preview(arguments: argparse.Namespace, console: Console) -> int:
 
 @contextmanager
 def aws_for_preview() -> Iterator[None]:
-    """The AWS stand-in for as long as a preview asks it for the account and the zones; a running one is used as it is."""
+    """The AWS stand-in, for as long as a preview asks it for the account and the zones; a running one is used."""
     if aws.is_running():
         yield
         return
@@ -148,7 +152,9 @@ def logs(arguments: argparse.Namespace, console: Console) -> int:
 def check_stack(stack: str) -> None:
     known = sorted(p.stem.removeprefix("Pulumi.") for p in (REPOSITORY / "stacks").glob("Pulumi.*.yaml"))
     if stack not in known:
-        raise UserError(f"there is no stack {stack!r}: stacks/Pulumi.{stack}.yaml is missing. There are: {', '.join(known)}")
+        raise UserError(
+            f"there is no stack {stack!r}: stacks/Pulumi.{stack}.yaml is missing. There are: {', '.join(known)}"
+        )
 
 
 def running_environment() -> dict[str, str]:

@@ -13,7 +13,6 @@ from localcloud import images, tools
 from localcloud.aws import service as aws
 from localcloud.console import Console, Log, UserError
 from localcloud.engine import api as engine
-from localcloud.environment import program_environment
 from localcloud.kubernetes import cluster, preflight
 from localcloud.paths import REPOSITORY, instance
 
@@ -117,8 +116,6 @@ def not_ready(environment: Mapping[str, str]) -> list[str]:
     return missing
 
 
-
-
 def crash_looping(environment: Mapping[str, str]) -> str | None:
     """The first container of Slurm that fails again and again, with its last words; None when there is none."""
     kubectl = ["kubectl", "-n", "slurm"]
@@ -136,7 +133,8 @@ def crash_looping(environment: Mapping[str, str]) -> str | None:
                     [*kubectl, "logs", name, "-c", container["name"], "--tail=5"],
                     env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
                 ).stdout.strip()  # fmt: skip
-                return f"{container['name']} in pod {name} failed {container['restartCount']} times. It said:\n{last_words}"
+                failed = f"{container['name']} in pod {name} failed {container['restartCount']} times"
+                return f"{failed}. It said:\n{last_words}"
     return None
 
 

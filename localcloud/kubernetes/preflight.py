@@ -165,7 +165,7 @@ def _place_problems(inst: Instance) -> list[str]:
     """Nodes have a /mnt of their own, with the shared home directories: what they need must not be hidden below it."""
     places = {"SLIPWAY_STATE": inst.state, "SLIPWAY_CACHE": cache_dir()}
     return [
-        f"{name}={place} is below /mnt, where nodes mount the shared home directories; choose another place, for example /var"
+        f"{name}={place} is below /mnt, where nodes mount the shared home directories; choose another, as below /var"
         for name, place in places.items()
         if place.resolve().is_relative_to("/mnt")
     ]

@@ -38,7 +38,8 @@ def test_killed_daemon_comes_back_and_the_job_goes_on(cloud: Cloud, daemon: str)
 
 
 @pytest.mark.parametrize(
-    "selector", ["-n slurm-operator -l app.kubernetes.io/name=slurm-operator", "-n slurm -l app.kubernetes.io/name=slurmrestd"]
+    "selector",
+    ["-n slurm-operator -l app.kubernetes.io/name=slurm-operator", "-n slurm -l app.kubernetes.io/name=slurmrestd"],
 )
 def test_killed_pods_come_back_and_the_job_goes_on(cloud: Cloud, selector: str) -> None:
     job = running_job(cloud)
@@ -49,7 +50,9 @@ def test_killed_pods_come_back_and_the_job_goes_on(cloud: Cloud, selector: str) 
 
 def test_killed_slurmctld_pod_keeps_its_jobs(cloud: Cloud) -> None:
     job = running_job(cloud)
-    cloud.kubectl("delete", "pod", "-n", "slurm", "-l", "app.kubernetes.io/name=slurmctld", "--grace-period=0", "--force")
+    cloud.kubectl(
+        "delete", "pod", "-n", "slurm", "-l", "app.kubernetes.io/name=slurmctld", "--grace-period=0", "--force"
+    )
     cloud.run("up")
     finish(cloud, job)
 
