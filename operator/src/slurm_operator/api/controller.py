@@ -107,23 +107,9 @@ class ControllerSpec(Base, frozen=True):
     epilog_slurmctld_script_refs: Annotated[
         list[NamedRef], doc("ConfigMaps whose keys are EpilogSlurmctld scripts.", **_REFS)
     ] = []
-    persistence: Annotated[
-        Persistence,
-        doc(
-            "Where slurmctld keeps its state.",
-            x_kubernetes_validations=[
-                rule(
-                    "(has(self.enabled) ? self.enabled : true) == (has(oldSelf.enabled) ? oldSelf.enabled : true)",
-                    "persistence.enabled cannot be changed: slurmctld would lose its state. Make a new one",
-                ),
-                rule(
-                    "(has(self.existingClaim) ? self.existingClaim : '') =="
-                    " (has(oldSelf.existingClaim) ? oldSelf.existingClaim : '')",
-                    "persistence.existingClaim cannot be changed: slurmctld would lose its state. Make a new one",
-                ),
-            ],
-        ),
-    ] = Persistence()
+    persistence: Annotated[Persistence, doc("Where slurmctld keeps its state. Its kind cannot be changed.")] = (
+        Persistence()
+    )
     service: Annotated[Service, doc("The Service of slurmctld, port 6817.")] = Service()
     metrics: Annotated[Metrics, doc("Slurm's own metrics.")] = Metrics()
 
@@ -132,7 +118,18 @@ class ControllerStatus(Base, frozen=True):
     conditions: Conditions = []
 
 
+_ENABLED = "(has({0}.persistence) && has({0}.persistence.enabled) ? {0}.persistence.enabled : true)"
+_CLAIM = "(has({0}.persistence) && has({0}.persistence.existingClaim) ? {0}.persistence.existingClaim : '')"
+
 SPEC_RULES = [
+    rule(
+        f"{_ENABLED.format('self')} == {_ENABLED.format('oldSelf')}",
+        "persistence.enabled cannot be changed: slurmctld would lose its state. Make a new Controller",
+    ),
+    rule(
+        f"{_CLAIM.format('self')} == {_CLAIM.format('oldSelf')}",
+        "persistence.existingClaim cannot be changed: slurmctld would lose its state. Make a new Controller",
+    ),
     rule(
         "(has(self.external) && self.external) ? has(self.externalConfig) : true",
         "externalConfig must be set when external is true",

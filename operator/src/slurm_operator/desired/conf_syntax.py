@@ -58,12 +58,12 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
     number, held = 0, ""
     for current, line in enumerate(text.splitlines(), 1):
         number = number if held else current
-        content = held + line.split("#", 1)[0].strip()
+        content = held + line.split("#", 1)[0].rstrip()
         held = ""
         if content.endswith("\\"):
-            held = content[:-1] + " "
-        elif content:
-            yield number, content
+            held = content[:-1]
+        elif content.strip():
+            yield number, content.strip()
     if held.strip():
         yield number, held.strip()
 

@@ -99,7 +99,7 @@ def pod_selector(name: str) -> str:
 
 def revision(name: str, spec: NodeSetSpec, cluster: Cluster) -> str:
     """Hash of all that a worker is made of except its number: another hash means the pod has to be replaced."""
-    return canonical_hash(_template(name, spec, cluster))[:10]
+    return canonical_hash([_template(name, spec, cluster), host_prefix(name, spec), spec.ordinal_padding])[:10]
 
 
 def worker(owner: Object, spec: NodeSetSpec, cluster: Cluster, ordinal: int) -> Object:

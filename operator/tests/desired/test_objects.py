@@ -1,0 +1,219 @@
+"""Objects of Controller, LoginSet and RestApi, and the Secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from slurm_operator.api.load import InvalidSpec
+from slurm_operator.api.others import LoginSetSpec, RestApiSpec
+from slurm_operator.desired import controller, login, restapi, secrets
+from slurm_operator.kube.resources import Object
+
+from desired.things import cluster, owner
+
+CONTROLLER = owner("Controller", "lab")
+
+
+def stateful_set(**fields: Any) -> Object:
+    return dict(controller.stateful_set(CONTROLLER, cluster(**fields), "hash")["spec"])
+
+
+def pod(**fields: Any) -> Object:
+    return dict(stateful_set(**fields)["template"]["spec"])
+
+
+def login_spec(**fields: Any) -> LoginSetSpec:
+    return msgspec.convert({"controllerRef": {"name": "lab"}, "login": {"image": "login:1"}, **fields}, LoginSetSpec)
+
+
+def restapi_spec(**fields: Any) -> RestApiSpec:
+    return msgspec.convert({"controllerRef": {"name": "lab"}, "slurmrestd": {"image": "r:1"}, **fields}, RestApiSpec)
+
+
+# --- Controller ---
+
+
+def test_slurmctld_has_no_privilege() -> None:
+    spec = pod()
+    security = spec["securityContext"]
+    assert (security["runAsUser"], security["fsGroup"], security["runAsNonRoot"]) == (401, 401, True)
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    for one in (*spec["containers"], *spec["initContainers"]):
+        assert one["securityContext"]["readOnlyRootFilesystem"]
+        assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not spec["automountServiceAccountToken"]
+
+
+def test_a_changed_configuration_restarts_nothing_unless_asked_for() -> None:
+    assert "annotations" not in stateful_set()["template"]["metadata"]
+    restarted = stateful_set(inplaceReconfigure=False)["template"]
+    assert restarted["metadata"]["annotations"] == {"slinky.slurm.net/slurm-config-hash": "hash"}
+    assert "initContainers" not in restarted["spec"]
+
+
+@pytest.mark.parametrize(
+    ("persistence", "claims", "volume"),
+    [
+        ({}, 1, None),
+        ({"enabled": False}, 0, {"emptyDir": {}}),
+        ({"existingClaim": "mine"}, 0, {"persistentVolumeClaim": {"claimName": "mine"}}),
+    ],
+)
+def test_where_the_state_lives(persistence: Any, claims: int, volume: Any) -> None:
+    spec = stateful_set(persistence=persistence)
+    assert len(spec.get("volumeClaimTemplates", ())) == claims
+    found = [one for one in spec["template"]["spec"]["volumes"] if one["name"] == "statesave"]
+    assert [{key: value for key, value in one.items() if key != "name"} for one in found] == (
+        [volume] if volume else []
+    )
+
+
+def test_the_claim_is_as_asked() -> None:
+    asked = {"storageClassName": "gp3", "resources": {"requests": {"storage": "9Gi"}}, "accessModes": ["ReadWriteMany"]}
+    claim = stateful_set(persistence=asked)["volumeClaimTemplates"][0]["spec"]
+    assert claim == {
+        "storageClassName": "gp3",
+        "resources": {"requests": {"storage": "9Gi"}},
+        "accessModes": ["ReadWriteMany"],
+    }
+
+
+def test_etc_slurm_holds_configuration_keys_and_the_users_files() -> None:
+    spec = pod(
+        configFileRefs=[{"name": "files"}], prologScriptRefs=[{"name": "prolog"}], slurmKeyRef={"name": "k", "key": "x"}
+    )
+    sources = next(one for one in spec["volumes"] if one["name"] == "etc-slurm")["projected"]["sources"]
+    assert sources == [
+        {"configMap": {"name": "lab-config"}},
+        {"configMap": {"name": "files"}},
+        {"configMap": {"name": "prolog"}},
+        {"secret": {"name": "k", "items": [{"key": "x", "path": "slurm.key"}]}},
+        {"secret": {"name": "lab-auth-jwt", "items": [{"key": "jwt.key", "path": "jwt.key"}]}},
+    ]
+
+
+def test_services_of_slurmctld() -> None:
+    fields = {"service": {"spec": {"type": "LoadBalancer", "externalIPs": ["1.2.3.4"]}, "port": 7000}}
+    internal, public = controller.services(CONTROLLER, cluster(**fields))
+    assert internal["metadata"]["name"] == "lab-controller-internal"
+    assert internal["spec"]["publishNotReadyAddresses"]
+    assert public["metadata"]["name"] == "lab-controller"
+    assert public["spec"]["type"] == "LoadBalancer"
+    assert "externalIPs" not in public["spec"]
+    assert public["spec"]["ports"] == [{"name": "slurmctld", "port": 7000, "targetPort": 6817, "protocol": "TCP"}]
+    assert cluster(**fields).conf_server == "lab-controller.slurm:7000"
+
+
+def test_the_old_name_of_the_jwt_key_works() -> None:
+    assert cluster(jwtHs256KeyRef={"name": "old", "key": "k"}).jwt_key.name == "old"
+
+
+def test_the_reconfigure_loop_acts_once_per_change(tmp_path: Path) -> None:
+    """The script itself: one `scontrol reconfigure` for each swap of the volume, again until it works."""
+    etc, calls, looked = tmp_path / "etc", tmp_path / "calls", tmp_path / "looked"
+    etc.mkdir()
+    (etc / "..data").symlink_to("one")
+    for name, script in (
+        ("scontrol", f'echo "$@" >>{calls}; [ $(wc -l <{calls}) -ne 1 ]'),
+        ("readlink", f'echo >>{looked}; exec /usr/bin/readlink "$@"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    text = controller.RECONFIGURE.replace("/etc/slurm", str(etc)).replace("pause 1", "pause 0.05")
+    process = subprocess.Popen(
+        ["bash", "-c", text.replace("pause 2", "pause 0.05")],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        while not looked.exists() or len(looked.read_text()) < 2:
+            assert process.poll() is None
+            time.sleep(0.02)
+        (tmp_path / "new").symlink_to("two")
+        (tmp_path / "new").rename(etc / "..data")
+        assert process.stdout.readline() == b"configuration two is in effect\n"
+        assert calls.read_text() == "reconfigure\nreconfigure\n"
+    finally:
+        process.terminate()
+        assert process.wait(5) == 0
+
+
+# --- LoginSet and RestApi ---
+
+
+def test_login_pods() -> None:
+    spec = login.deployment(owner("LoginSet", "login"), login_spec(replicas=2), cluster())["spec"]
+    assert spec["replicas"] == 2
+    container = spec["template"]["spec"]["containers"][0]
+    assert container["env"] == [{"name": "SACKD_OPTIONS", "value": "--conf-server lab-controller.slurm:6817"}]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"/etc/ssh/ssh_host_ed25519_key", "/etc/ssh/ssh_host_rsa_key.pub", "/etc/slurm", "/run/slurm"} <= mounts
+    assert "/root/.ssh/authorized_keys" not in mounts
+    assert "fsGroup" not in spec["template"]["spec"]["securityContext"]
+
+
+def test_root_may_log_in_with_a_key_only_if_one_is_given() -> None:
+    spec = login_spec(rootSshAuthorizedKeys="ssh-ed25519 AAAA", extraSshdConfig="X11Forwarding yes")
+    made = login.deployment(owner("LoginSet", "login"), spec, cluster())
+    mounts = {mount["mountPath"] for mount in made["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]}
+    assert "/root/.ssh/authorized_keys" in mounts
+    data = login.ssh_config(owner("LoginSet", "login"), spec, cluster())["data"]
+    assert data == {"sshd.conf": "X11Forwarding yes\n", "authorized_keys": "ssh-ed25519 AAAA\n"}
+
+
+def test_a_changed_sshd_configuration_makes_new_login_pods() -> None:
+    def annotations(**fields: Any) -> Any:
+        made = login.deployment(owner("LoginSet", "login"), login_spec(**fields), cluster())
+        return made["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations() != annotations(extraSshdConfig="X11Forwarding yes")
+
+
+def test_slurmrestd_is_nobody_and_has_no_key() -> None:
+    made = restapi.deployment(owner("RestApi", "lab"), restapi_spec(), cluster())
+    spec = made["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsUser"] == 65534
+    assert "secret" not in repr(spec["volumes"]).lower()
+    assert spec["containers"][0]["args"] == ["-a", "rest_auth/jwt", "-t", "4", "-s", "openapi/slurmctld"]
+    accounted = restapi.deployment(owner("RestApi", "lab"), restapi_spec(), cluster(accountingRef={"name": "db"}))
+    assert "-s" not in accounted["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert made["metadata"]["name"] == "lab-restapi"
+
+
+def test_images_are_needed() -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.login\.image"):
+        login.deployment(owner("LoginSet", "l"), login_spec(login={}, initconf={"image": "x"}), cluster())
+    with pytest.raises(InvalidSpec, match=r"spec\.slurmrestd\.image"):
+        restapi.deployment(owner("RestApi", "l"), restapi_spec(slurmrestd={}), cluster())
+
+
+# --- Secrets ---
+
+
+def test_keys() -> None:
+    assert len(secrets.new_slurm_key()) == 1024
+    assert len(secrets.new_jwt_key()) >= 32
+    assert secrets.new_slurm_key() != secrets.new_slurm_key()
+    made = secrets.secret("k", "slurm", "lab", {"slurm.key": b"\x00\xff"})
+    assert made["immutable"]
+    assert "ownerReferences" not in made["metadata"]
+    assert secrets.data_of(made, "slurm.key") == b"\x00\xff"
+    assert secrets.data_of(made, "other") is None
+
+
+def test_host_keys_are_what_ssh_reads(tmp_path: Path) -> None:
+    files = secrets.new_host_keys("login.slurm")
+    assert sorted(files) == sorted(
+        f"ssh_host_{kind}_key{suffix}" for kind in ("ed25519", "ecdsa", "rsa") for suffix in ("", ".pub")
+    )
+    for kind in ("ed25519", "ecdsa", "rsa"):
+        private = files[f"ssh_host_{kind}_key"]
+        assert private.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+        assert files[f"ssh_host_{kind}_key.pub"].endswith(b" login.slurm\n")
