@@ -171,7 +171,7 @@ def test_a_cordon_drains_once_and_ends_with_the_cordon() -> None:
     assert plan_scale(wanted(1), seen(cordoned)).drain == {"w-0": reason}
     done = seen(cordoned, slurm=busy(0, "DRAIN", reason=reason))
     assert plan_scale(wanted(1), done).idle
-    assert plan_scale(wanted(1), seen(worker(0), slurm=done.slurm and dict(done.slurm))).undrain == ("w-0",)
+    assert plan_scale(wanted(1), seen(worker(0), slurm=dict(done.slurm or {}))).undrain == ("w-0",)
 
 
 def test_a_cordon_leaves_an_administrators_drain_alone() -> None:
