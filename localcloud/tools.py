@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -298,3 +299,7 @@ def _unpack(package: str, directory: Path, log: Log) -> None:
         subprocess.run(["dpkg", "-x", str(archive), str(unpacked)], check=True)
         shutil.rmtree(directory / package, ignore_errors=True)
         unpacked.rename(directory / package)
+
+
+if __name__ == "__main__":  # for scripts: prepares the tools and prints the folder that goes on PATH
+    sys.stdout.write(f"{ensure_tools(lambda line: print(line, file=sys.stderr))}\n")  # noqa: T201

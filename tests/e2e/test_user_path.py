@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from .conftest import Cloud
+from .conftest import Cloud, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -61,12 +61,11 @@ def test_no_secret_in_plain_state(cloud: Cloud) -> None:
 
 
 def test_two_runs_at_once_name_each_other(cloud: Cloud) -> None:
+    lock = cloud.state.parent / f".{cloud.instance}.lock"
     first = cloud.start("up")
     try:
-        output = ""
-        while "is busy" not in output and first.poll() is None:
-            output = cloud.run("up", "--no-job", ok=False) if first.poll() is None else output
-        assert "`up` (pid" in output
+        wait_until(lambda: '"up"' in lock.read_text(), "the first run holds the instance", 30)
+        assert f"`up` (pid {first.pid}" in cloud.run("up", ok=False)
     finally:
         first.communicate()
     assert first.returncode == 0
