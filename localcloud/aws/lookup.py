@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from localcloud.aws.moto_cloud import MotoCloud
 from localcloud.paths import AWS_ACCOUNT, AWS_REGION
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,21 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def _locked(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of Lookup under moto's lock: a request could change what it iterates over."""
+
+    @wraps(method)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+        lookup = args[0]
+        assert isinstance(lookup, Lookup)
+        with lookup.moto.lock:
+            return method(*args, **kwargs)
+
+    return locked
+
+
 class Lookup:
-    """Read access to moto's state in one region."""
+    """Read access to moto's state in one region, from any thread."""
 
     def __init__(self, moto: MotoCloud, region: str = AWS_REGION) -> None:
         self.moto = moto
@@ -87,21 +104,25 @@ class Lookup:
     def iam(self) -> Any:
         return self.moto.backend("iam", self.region)
 
+    @_locked
     def vpc_exists(self, vpc_id: str) -> bool:
         return vpc_id in self.ec2.vpcs
 
-    def subnets(self) -> Iterator[Subnet]:
-        for zone in self.ec2.subnets.values():
-            for subnet in zone.values():
-                yield Subnet(subnet.id, subnet.vpc_id, subnet.availability_zone)
+    @_locked
+    def subnets(self) -> list[Subnet]:
+        zones = self.ec2.subnets.values()
+        return [Subnet(s.id, s.vpc_id, s.availability_zone) for zone in zones for s in zone.values()]
 
+    @_locked
     def subnet(self, subnet_id: str) -> Subnet | None:
         return next((subnet for subnet in self.subnets() if subnet.id == subnet_id), None)
 
+    @_locked
     def security_group_vpc(self, group_id: str) -> str | None:
         """The VPC of a security group; None when there is no such group."""
         return next((str(vpc) for vpc, groups in self.ec2.groups.items() if group_id in groups), None)
 
+    @_locked
     def launch_template(self, template_id: str, name: str) -> tuple[str, str, int, int, str | None] | None:
         """(id, name, default version, latest version, instance type of the default version) or None."""
         for template in self.ec2.launch_templates.values():
@@ -111,11 +132,13 @@ class Lookup:
                 return template.id, template.name, template.default_version_number, template.latest_version_number, kind
         return None
 
+    @_locked
     def instance_type_exists(self, name: str) -> bool:
         from moto.ec2.models.instance_types import INSTANCE_TYPES
 
         return name in INSTANCE_TYPES
 
+    @_locked
     def role(self, arn: str) -> Role | None:
         for role in self.iam.roles.values():
             if role.arn == arn:
@@ -123,12 +146,19 @@ class Lookup:
                 return Role(role.name, role.arn, trust, tuple(role.managed_policies), tuple(role.policies))
         return None
 
+    @_locked
+    def role_named(self, name: str) -> str | None:
+        """ARN of the role of this name, its path included."""
+        return next((str(role.arn) for role in self.iam.roles.values() if role.name == name), None)
+
+    @_locked
     def principal_exists(self, arn: str) -> bool:
         """Whether an IAM user or role of the account has this ARN; the stand-in's own caller always exists."""
         if arn == ROOT_CALLER.arn or arn == f"arn:aws:iam::{AWS_ACCOUNT}:root":
             return True
         return self.role(arn) is not None or any(user.arn == arn for user in self.iam.users.values())
 
+    @_locked
     def key(self, key_id: str) -> Key | None:
         """A KMS key by id, ARN or alias."""
         kms = self.moto.backend("kms", self.region)
@@ -141,6 +171,7 @@ class Lookup:
             return None
         return Key(found.arn, found.key_state, found.key_spec == "SYMMETRIC_DEFAULT", json.loads(found.policy))
 
+    @_locked
     def caller(self, access_key: str) -> Caller:
         """The owner of an access key; keys that IAM and STS never gave out belong to ROOT_CALLER."""
         for assumed in self.moto.backend("sts", self.region).assumed_roles:

@@ -163,6 +163,10 @@ class MotoCloud:
 
     def backend(self, service: str, region: str = AWS_REGION) -> Any:
         """moto's state of one service in one region, or None where moto has no such service."""
+        with self.lock:
+            return self._backend(service, region)
+
+    def _backend(self, service: str, region: str) -> Any:
         import moto.backends
 
         if service == "kms":

@@ -37,7 +37,7 @@ class Cloud:
         before: dict[tuple[str, str], Hook] = {}
         after: dict[tuple[str, str], Hook] = {}
         self.moto = MotoCloud(Journal(state / "journal.jsonl"), before, after)
-        self.eks = core.Eks(store.Store(state / "eks.json"), Lookup(self.moto), compute.compute())
+        self.eks = core.Eks(store.Store(state / "eks.json", self.moto.lock), Lookup(self.moto), compute.compute())
         world = guards.World(self.eks.lookup, self._eks_users)
         before.update({key: partial(guard, world) for key, guard in guards.all_guards().items()})
         after.update({key: partial(effect, world) for key, effect in guards.all_effects().items()})

@@ -195,8 +195,7 @@ def policies() -> Document:
 def admit_creator(eks: Eks, cluster: str, principal: str) -> None:
     """bootstrapClusterCreatorAdminPermissions: the creator of the cluster is its administrator."""
     if principal.startswith("arn:aws:sts:"):
-        role = next((r for r in eks.lookup.iam.roles.values() if r.name == principal.split("/")[1]), None)
-        principal = role.arn if role else principal
+        principal = eks.lookup.role_named(principal.split("/")[1]) or principal
     if eks.store.get("entries", f"{cluster}/{principal}") is None:
         _new(eks, cluster, principal, "STANDARD", [], _username(principal, "STANDARD", ""))
         scope = {"type": "cluster", "namespaces": []}

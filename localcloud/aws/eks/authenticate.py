@@ -81,8 +81,7 @@ def canonical(eks: Eks, arn: str) -> tuple[str, str]:
     if ":assumed-role/" not in arn:
         return arn, ""
     _, name, session = arn.split(":", 5)[5].split("/", 2)
-    role = next((role.arn for role in eks.lookup.iam.roles.values() if role.name == name), None)
-    return role or f"arn:aws:iam::{AWS_ACCOUNT}:role/{name}", session
+    return eks.lookup.role_named(name) or f"arn:aws:iam::{AWS_ACCOUNT}:role/{name}", session
 
 
 def _caller(eks: Eks, token: str, cluster: str, at: datetime) -> Caller:

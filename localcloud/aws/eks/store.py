@@ -16,12 +16,13 @@ KINDS = ("clusters", "nodegroups", "nodes", "addons", "entries", "pod_identities
 class Store:
     """Documents by kind and key. Keys of things inside a cluster are `<cluster>/<name>`.
 
-    Fields whose names begin with "_" are the stand-in's own and never answered.
+    Fields whose names begin with "_" are the stand-in's own and never answered. The lock is moto's: checks look at
+    both, and with two locks each side could wait for the other.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock: threading.RLock) -> None:
         self.path = path
-        self.lock = threading.RLock()
+        self.lock = lock
         self._kinds: dict[str, dict[str, Document]] = {kind: {} for kind in KINDS}
         if path.exists():
             self._kinds.update(json.loads(path.read_text()))

@@ -125,11 +125,8 @@ def _block_read(call: Call, identifier: str) -> Values | None:
 
 
 def _block_delete(call: Call, identifier: str) -> None:
-    ec2 = call.client("ec2")
-    absent(
-        lambda: ec2.disassociate_vpc_cidr_block(AssociationId=identifier),
-        "InvalidVpcCidrBlockAssociationID.NotFound", "InvalidVpcCidrBlockAssociationIdError.NotFound",
-    )  # fmt: skip
+    if _block_read(call, identifier) is not None:
+        call.client("ec2").disassociate_vpc_cidr_block(AssociationId=identifier)
 
 
 def _tag_create(call: Call) -> str:

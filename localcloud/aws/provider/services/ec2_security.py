@@ -112,6 +112,14 @@ def _inline(permissions: list[Found], group: str) -> list[Values]:
     return list(merged.values())
 
 
+def _seen(call: Call, found: Found, direction: str) -> list[Values]:
+    """Inline rules as the program wrote them where they mean what EC2 has, else as EC2 has them."""
+    group, given = str(found["GroupId"]), call.inputs.get(direction)
+    if given and _flat([_permission(rule, group) for rule in given]) == _flat(found[DIRECTIONS[direction]]):
+        return list(given)
+    return _inline(found[DIRECTIONS[direction]], group)
+
+
 def _group_read(call: Call, identifier: str) -> Values | None:
     found = _group(call, identifier)
     if found is None:
@@ -119,8 +127,8 @@ def _group_read(call: Call, identifier: str) -> Values | None:
     return {
         "name": found["GroupName"], "description": found["Description"], "vpcId": found.get("VpcId"),
         "ownerId": found["OwnerId"], "arn": arn(call, "security-group", identifier),
-        "ingress": _inline(found["IpPermissions"], identifier), "tags": from_pairs(found.get("Tags")),
-        "egress": _inline(found["IpPermissionsEgress"], identifier),
+        "ingress": _seen(call, found, "ingress"), "egress": _seen(call, found, "egress"),
+        "tags": from_pairs(found.get("Tags")),
     }  # fmt: skip
 
 
