@@ -11,7 +11,6 @@ import yaml
 from slurm_operator.kube.resources import (
     ACCOUNTINGS,
     CONFIGMAPS,
-    CONTROLLERREVISIONS,
     CONTROLLERS,
     DEPLOYMENTS,
     EVENTS,
@@ -21,10 +20,8 @@ from slurm_operator.kube.resources import (
     NODESETS,
     PDBS,
     PODS,
-    PVCS,
     RESTAPIS,
     SECRETS,
-    SERVICEACCOUNTS,
     SERVICES,
     STATEFULSETS,
     TOKENS,
@@ -47,25 +44,22 @@ class Rule:
 
 
 _READ = ("get", "list", "watch")
-_OWN = (*_READ, "create", "patch", "delete")
+_MAKE = (*_READ, "create", "patch")  # garbage collection removes what has an owner
 _KINDS = (CONTROLLERS, NODESETS, LOGINSETS, ACCOUNTINGS, RESTAPIS, TOKENS)
 
 RULES: tuple[Rule, ...] = (
     *(Rule(kind, (*_READ, "patch"), "the resources to reconcile; patch for finalizers") for kind in _KINDS),
     *(Rule(kind, ("patch",), "status by server-side apply", subresource="status") for kind in _KINDS),
     *(Rule(kind, ("update",), "owner references that block deletion", subresource="finalizers") for kind in _KINDS),
-    Rule(PODS, _OWN, "worker pods"),
+    Rule(PODS, (*_MAKE, "delete"), "worker pods"),
     Rule(PODS, ("patch",), "own conditions", subresource="status"),
     Rule(PODS, ("create",), "deletion that honours disruption budgets", subresource="eviction"),
-    Rule(SERVICES, _OWN, "addresses of the daemons"),
-    Rule(CONFIGMAPS, _OWN, "slurm.conf and friends"),
-    Rule(SECRETS, _OWN, "keys of a cluster, host keys, tokens"),
-    Rule(SERVICEACCOUNTS, _OWN, "identity of daemons that have one"),
-    Rule(PVCS, _OWN, "volumes of workers by their retention policy"),
-    Rule(STATEFULSETS, _OWN, "slurmctld and slurmdbd"),
-    Rule(DEPLOYMENTS, _OWN, "slurmrestd and login pods"),
-    Rule(CONTROLLERREVISIONS, _OWN, "history of worker templates"),
-    Rule(PDBS, _OWN, "busy workers are not evicted"),
+    Rule(SERVICES, _MAKE, "addresses of the daemons"),
+    Rule(CONFIGMAPS, _MAKE, "slurm.conf and friends"),
+    Rule(SECRETS, ("get", "create", "patch"), "keys of a cluster, host keys, tokens; never listed"),
+    Rule(STATEFULSETS, _MAKE, "slurmctld"),
+    Rule(DEPLOYMENTS, _MAKE, "slurmrestd and login pods"),
+    Rule(PDBS, _MAKE, "busy workers are not evicted"),
     Rule(EVENTS, ("create", "patch"), "what happened, for `kubectl describe`"),
     Rule(NODES, _READ, "cordons, topology and features of the machines", scope="cluster"),
     Rule(LEASES, ("get", "create", "update"), "leader election", scope="own"),
