@@ -170,6 +170,7 @@ def associate(eks: Eks, cluster: str, principal: str, body: dict[str, Any]) -> D
     others = [p for p in entry["_policies"] if p["policyArn"] != policy]
     eks.store.patch("entries", f"{cluster}/{principal}", _policies=[*others, association])
     sync(eks, cluster)
+    eks.changed.set()  # the agent follows namespaces only while a policy is for some
     return {"clusterName": cluster, "principalArn": principal, "associatedAccessPolicy": association}
 
 
