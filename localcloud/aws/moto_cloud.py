@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -42,7 +43,9 @@ CLOCK = _Clock()
 
 
 def _prepare_moto() -> None:
-    """Patch moto before its services are imported: clock, key material, and only this region's instance offerings."""
+    """Patch moto before its services are imported: its clock, and what it loads without need."""
+    # Otherwise every request looks for its access key in each of AWS's six partitions, which all get 1,582 policies.
+    os.environ["MOTO_ACCOUNT_ID"] = AWS_ACCOUNT
     import moto.core.config
     import moto.core.utils
     import moto.utilities.utils
@@ -66,6 +69,8 @@ def _seed_backends() -> None:
     from moto.core.base_backend import AccountSpecificBackend
     from moto.moto_api._internal import mock_random
 
+    # Asking botocore for each service's regions loads 35 API descriptions; the stand-in has one region.
+    AccountSpecificBackend._generate_regions = lambda self, service: [AWS_REGION]  # type: ignore[assignment, method-assign]
     make = AccountSpecificBackend.__getitem__
 
     def make_seeded(self: Any, region: str) -> Any:
