@@ -69,8 +69,8 @@ def _seed_backends() -> None:
     from moto.core.base_backend import AccountSpecificBackend
     from moto.moto_api._internal import mock_random
 
-    # Asking botocore for each service's regions loads 35 API descriptions; the stand-in has one region.
-    AccountSpecificBackend._generate_regions = lambda self, service: [AWS_REGION]  # type: ignore[assignment, method-assign]
+    # Asking botocore for each service's regions loads 35 API descriptions; all have those of EC2.
+    AccountSpecificBackend._generate_regions = lambda self, service: _regions()  # type: ignore[assignment, method-assign]
     make = AccountSpecificBackend.__getitem__
 
     def make_seeded(self: Any, region: str) -> Any:
@@ -86,6 +86,13 @@ def _seed_backends() -> None:
             mock_random.setstate(state)
 
     AccountSpecificBackend.__getitem__ = make_seeded  # type: ignore[method-assign]
+
+
+@cache
+def _regions() -> list[str]:
+    import boto3
+
+    return boto3.session.Session().get_available_regions("ec2")
 
 
 @cache

@@ -310,6 +310,14 @@ def test_functions(plugin: Plugin) -> None:
     assert zones["names"][:2] == ["us-east-1a", "us-east-1b"]
     assert plugin.invoke("aws:index/getRegion:getRegion", {})["region"] == "us-east-1"
     assert plugin.invoke("aws:index/getPartition:getPartition", {})["partition"] == "aws"
+    user = "arn:aws:iam::123456789012:user/slipway"
+    context = "aws:iam/getSessionContext:getSessionContext"
+    assert plugin.invoke(context, {"arn": user})["issuerArn"] == user
+    role = plugin.create(ROLE, "session", {"path": "/hpc/", "assumeRolePolicy": trust("ec2.amazonaws.com")})
+    session = f"arn:aws:sts::123456789012:assumed-role/{role.id}/anna"
+    answer = plugin.invoke(context, {"arn": session})
+    assert (answer["issuerArn"], answer["sessionName"]) == (role.state["arn"], "anna")
+    plugin.delete(ROLE, "session", role)
     made = plugin.invoke("aws:iam/getPolicyDocument:getPolicyDocument", {"statements": [{"actions": ["a:B"]}]})
     assert json.loads(made["json"])["Statement"] == [{"Effect": "Allow", "Action": "a:B"}]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from localcloud.aws.provider.model import ProviderError, Session
+from localcloud.aws.provider.model import ProviderError, Session, absent
 from localcloud.aws.provider.policy_document import policy_document
 from localcloud.aws.provider.schema import Values
 
@@ -45,11 +45,26 @@ def availability_zones(session: Session, args: Values) -> Values:
     }  # fmt: skip
 
 
+def session_context(session: Session, args: Values) -> Values:
+    """The IAM role behind the ARN of an assumed role; any other ARN stands for itself."""
+    arn = str(args["arn"])
+    values: Values = {"id": arn, "arn": arn, "issuerArn": arn, "issuerId": "", "issuerName": "", "sessionName": ""}
+    if ":assumed-role/" in arn:
+        _, name, session_name = arn.split(":", 5)[5].split("/", 2)
+        role = absent(lambda: session.client("iam").get_role(RoleName=name), "NoSuchEntity")
+        if role is None:
+            raise ProviderError(f"getSessionContext: {arn} is a session of role {name}, which does not exist")
+        values |= {"issuerArn": role["Role"]["Arn"], "issuerId": role["Role"]["RoleId"], "issuerName": name}
+        values["sessionName"] = session_name
+    return values
+
+
 FUNCTIONS: dict[str, Function] = {
     "aws:index/getCallerIdentity:getCallerIdentity": caller_identity,
     "aws:index/getRegion:getRegion": region,
     "aws:index/getPartition:getPartition": partition,
     "aws:index/getAvailabilityZones:getAvailabilityZones": availability_zones,
+    "aws:iam/getSessionContext:getSessionContext": session_context,
     "aws:iam/getPolicyDocument:getPolicyDocument": lambda session, args: policy_document(args),
 }
 
