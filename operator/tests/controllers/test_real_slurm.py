@@ -59,7 +59,7 @@ def test_an_idle_cluster_is_left_alone(lab: Lab) -> None:
     eventually(lambda: {state for state, _ in lab.nodes().values()} == {"idle"}, "idle workers")
     time.sleep(6)  # Slurm is polled every 5 s: let it see the end of the last job
     before = versions(lab)
-    time.sleep(12)
+    time.sleep(7)
     assert versions(lab) == before
 
 
@@ -140,6 +140,7 @@ def test_a_new_nodeset_restarts_nothing(lab: Lab) -> None:
     assert lab.alice("srun hostname").startswith("debug-")  # the default partition stays what it was
     lab.install_slurm()
     eventually(lambda: "extra-0" not in lab.workers("extra"), "it goes with its NodeSet")
+    eventually(lambda: "extra-0" not in lab.scontrol("show", "nodes"), "Slurm forgets it")
 
 
 def test_a_bad_configuration_never_reaches_slurmctld(lab: Lab) -> None:
@@ -178,7 +179,7 @@ def test_an_update_waits_for_jobs_even_if_the_operator_is_killed(lab: Lab) -> No
         assert "Weight=9" in lab.scontrol("show", "node", name)
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.15, 0.4, 1.0])
+@pytest.mark.parametrize("moment", [0.1, 0.8])
 def test_killed_at_any_moment_it_goes_on(lab: Lab, moment: float) -> None:
     lab.scale(1)
     time.sleep(moment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from slurm_operator.api.common import KeySelector
@@ -52,6 +53,9 @@ from slurm_operator.kube.resources import (
     Object,
     Resource,
 )
+from slurm_operator.slurm.errors import SlurmBusy, SlurmNotFound
+from slurm_operator.slurm.states import is_idle, ours
+from slurm_operator.slurm.types import NodeInfo
 
 
 class ClusterController(Reconciler[ControllerSpec]):
@@ -78,9 +82,15 @@ class ClusterController(Reconciler[ControllerSpec]):
         self.owns(PDBS)
         self.watch(CONFIGMAPS, self._using, metadata_only=True)
         self.pods = self.watch(PODS, of_instance, label_selector=f"{LABEL_NAME}={APP_CONTROLLER}", transform=trim_pod)
-        self.slurm.add_handler(lambda key, changed: None if changed else self.enqueue(key))
+        self.slurm.add_handler(self._slurm_event)
 
     # --- who wakes this up ---
+
+    def _slurm_event(self, key: Key, changed: frozenset[str]) -> None:
+        """Slurm came or went, or a node went DOWN whose NodeSet may be gone."""
+        slurm = self.slurm.find(key)
+        if not changed or (slurm and any(is_left_over(slurm.cache.node(name)) for name in changed)):
+            self.enqueue(key)
 
     def _reporting(self, accounting: Object) -> Iterable[Key]:
         meta = accounting["metadata"]
@@ -138,6 +148,7 @@ class ClusterController(Reconciler[ControllerSpec]):
             await self._hurry(key, pod, config_hash)
         if pod is not None and pod_ready(pod):
             await self._connect(key, jwt_key)
+            await self._forget_orphans(key)
         return self._observe(key, spec, pod), None
 
     async def _keys(self, key: Key, cluster: Cluster) -> bytes:
@@ -248,6 +259,24 @@ class ClusterController(Reconciler[ControllerSpec]):
         if not restapis:
             await self.slurm.remove(key)
 
+    async def _forget_orphans(self, key: Key) -> None:
+        """Delete Slurm's records of workers whose NodeSet is gone: no other reconcile would."""
+        slurm = self.slurm.find(key)
+        if slurm is None or not slurm.cache.reachable:
+            return
+        groups = {group.name for group in self._groups(key)}
+        orphans = [
+            node.name
+            for node in slurm.cache.nodes.values()
+            if is_left_over(node) and not groups & {*node.features, *node.active_features}
+        ]
+        for name, node in (await slurm.cache.read_now(orphans)).items() if orphans else ():
+            if is_left_over(node):
+                with suppress(SlurmBusy, SlurmNotFound):
+                    await slurm.client.delete_node(name)
+        if orphans:
+            slurm.cache.poke()
+
     def _observe(self, key: Key, spec: ControllerSpec, pod: Object | None) -> Report:
         missing = unsupported({"spec.metrics.serviceMonitor": spec.metrics.service_monitor.enabled})
         fault_reason = "NotSupported"
@@ -261,6 +290,11 @@ class ClusterController(Reconciler[ControllerSpec]):
             return Report(False, "PodFailing", text, busy=text, fault=text, fault_reason="PodFailing")
         text = "slurmctld is starting."
         return Report(False, "Starting", text, busy=text, fault=missing, fault_reason=fault_reason)
+
+
+def is_left_over(node: NodeInfo | None) -> bool:
+    """A dynamic node that runs nothing and that a worker of ours took DOWN when it ended."""
+    return node is not None and {"DOWN", "DYNAMIC_NORM"} <= node.states and is_idle(node) and ours(node.reason)
 
 
 def _referenced(obj: Object) -> Iterable[Key]:

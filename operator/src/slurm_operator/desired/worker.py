@@ -173,6 +173,8 @@ def _template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
     base: Map = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # After preStop a worker has nothing to save; slurmd would wait half a minute for a slurmctld that is gone.
+        "terminationGracePeriodSeconds": 15,
         "subdomain": workers_service(cluster.name),
         "dnsConfig": dns(cluster.worker_domain),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
