@@ -5,6 +5,7 @@ The tests share one cluster and run in this order; each leaves two idle workers 
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Iterator
@@ -214,6 +215,41 @@ def test_a_worker_whose_pod_is_deleted_comes_back(lab: Lab) -> None:
     eventually(lambda: lab.workers()["debug-1"]["metadata"]["uid"] != uid, "a new pod")
     lab.wait_ready("nodeset/debug")
     eventually(lambda: lab.nodes()["debug-1"][0] == "idle", "idle again")
+
+
+def test_a_token_is_signed_kept_and_works(lab: Lab) -> None:
+    key = {"name": "slurm-auth-jwt", "key": "jwt.key"}
+    spec = {"jwtKeyRef": key, "username": "alice", "lifetime": "1h"}
+    meta = {"name": "ci", "namespace": NAMESPACE}
+    lab.apply({"apiVersion": "slinky.slurm.net/v1beta1", "kind": "Token", "metadata": meta, "spec": spec})
+    lab.wait_ready("tokens.slinky.slurm.net/ci")
+    token = base64.b64decode(lab.ours("secret", "ci-jwt-alice")["data"]["SLURM_JWT"]).decode()
+    assert "debug-0" in lab.alice(f"SLURM_JWT={token} sinfo -h -N")
+    assert "debug-0" not in lab.alice(f"SLURM_JWT={token}x sinfo -h -N 2>&1 || true")
+    lab.kubectl("-n", NAMESPACE, "delete", "tokens.slinky.slurm.net", "ci")
+    eventually(lambda: not lab.kubectl("-n", NAMESPACE, "get", "secret", "ci-jwt-alice", "--ignore-not-found"), "gone")
+
+
+def test_what_is_not_supported_says_so(lab: Lab) -> None:
+    meta = {"namespace": NAMESPACE}
+    reference = {"controllerRef": {"name": "slurm"}}
+    version = {"apiVersion": "slinky.slurm.net/v1beta1"}
+    lab.apply(
+        {**version, "kind": "Accounting", "metadata": {**meta, "name": "inside"}, "spec": {}},
+        {
+            **version,
+            "kind": "NodeSet",
+            "metadata": {**meta, "name": "every"},
+            "spec": {**reference, "scalingMode": "DaemonSet"},
+        },
+    )
+    for kind, name in (("accounting", "inside"), ("nodeset", "every")):
+
+        def reason(kind: str = kind, name: str = name) -> bool:
+            return bool(lab.condition(kind, name)["reason"] == "NotSupported")
+
+        eventually(reason, f"{kind} says so")
+        lab.kubectl("-n", NAMESPACE, "delete", kind, name)
 
 
 def test_uninstalling_leaves_the_keys_and_nothing_else(lab: Lab) -> None:
