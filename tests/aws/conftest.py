@@ -54,7 +54,7 @@ class Server:
         service.start(inst=self.inst)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     with own_instance() as inst:
         found = Server(inst)
@@ -63,7 +63,7 @@ def server() -> Iterator[Server]:
         service.stop(inst=inst)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def plugin(server: Server) -> Iterator[Plugin]:
     made = Plugin(server.environment, {"project": "slipway"}, sys.executable)
     made.configure()
@@ -71,16 +71,16 @@ def plugin(server: Server) -> Iterator[Plugin]:
     made.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ec2(server: Server) -> Any:
     return server.client("ec2")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def iam(server: Server) -> Any:
     return server.client("iam")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def eks(server: Server) -> Any:
     return server.client("eks")

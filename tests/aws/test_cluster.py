@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.nodefiles import PAUSE_IMAGE
 from localcloud.tools import installed
 from tests.aws.conftest import Server
+from tests.aws.plugin import Plugin, Refused
 from tests.aws.test_constraints import Network, refused, trust
 from tests.clusters import own_instance
 
@@ -178,7 +180,7 @@ def test_updates_of_the_cluster(world: World) -> None:
 
 def test_an_access_entry_lets_a_token_of_the_aws_cli_in(world: World) -> None:
     token = world.token()
-    assert "Unauthorized" in world.kubectl(token, "get", "pods", "-A").stderr
+    assert "must be logged in" in world.kubectl(token, "get", "pods", "-A").stderr
     world.eks.create_access_entry(clusterName=NAME, principalArn=OURSELVES)
     again = {"clusterName": NAME, "principalArn": OURSELVES}
     refused("ResourceInUseException", "already in use", world.eks.create_access_entry, **again)
@@ -299,7 +301,8 @@ def test_nodes_come_change_and_go_with_their_group(world: World) -> None:
         taints=[{"key": "slurm", "value": "yes", "effect": "NO_SCHEDULE"}],
     )  # fmt: skip
     refused("ResourceInUseException", "nodegroups attached", world.eks.delete_cluster, name=NAME)
-    assert world.settled("workers")["status"] == "ACTIVE"
+    group = world.settled("workers")
+    assert group["status"] == "ACTIVE", group["health"]
     nodes = world.nodes()
     assert set(nodes) == {"workers-1", "workers-2"}
     zones = set()
@@ -413,6 +416,80 @@ def test_a_claim_gets_its_volume_with_the_first_pod_and_loses_it_when_it_goes(wo
     world.delete_group("storage")
 
 
+GROUP = "aws:eks/nodeGroup:NodeGroup"
+
+
+@pytest.fixture
+def plugins(world: World) -> Iterator[Callable[[], Plugin]]:
+    """Starts providers that talk to this cluster's AWS."""
+    started: list[Plugin] = []
+
+    def start() -> Plugin:
+        plugin = Plugin(world.server.environment, None, sys.executable)
+        started.append(plugin)
+        plugin.configure()
+        return plugin
+
+    yield start
+    for plugin in started:
+        plugin.stop()
+
+
+def _group_inputs(world: World, **more: Any) -> dict[str, Any]:
+    return {
+        "clusterName": NAME, "nodeRoleArn": world.node_role, "subnetIds": world.network.subnets,
+        "scalingConfig": {"minSize": 0, "maxSize": 2, "desiredSize": 1}, **more,
+    }  # fmt: skip
+
+
+def test_a_create_that_was_killed_is_found_again_and_makes_no_twin(world: World, plugins: Callable[[], Plugin]) -> None:
+    first, inputs = plugins(), _group_inputs(world)
+
+    def create() -> None:
+        with pytest.raises(Refused):
+            first.create(GROUP, "once", inputs)
+
+    attempt = threading.Thread(target=create)
+    attempt.start()
+    name = str(until(lambda: next(iter(world.eks.list_nodegroups(clusterName=NAME)["nodegroups"]), None), "the create"))
+    first.process.kill()
+    attempt.join()
+    second = plugins()
+    found = second.create(GROUP, "once", inputs)
+    assert found.id == f"{NAME}:{name}" and found.state["status"] == "ACTIVE"
+    assert world.eks.list_nodegroups(clusterName=NAME)["nodegroups"] == [name]
+    assert "slipway:create" not in found.state["tagsAll"]
+    bigger = {"scalingConfig": {"minSize": 0, "maxSize": 2, "desiredSize": 2}, "labels": {"a": "b"}}
+    changed = second.update(GROUP, "once", found, _group_inputs(world, **bigger))
+    assert [n["metadata"]["labels"]["a"] for n in world.nodes().values()] == ["b", "b"]
+    second.delete(GROUP, "once", changed)
+    assert world.nodes() == {}
+
+
+def test_a_group_that_failed_is_in_the_state_and_the_next_run_mends_it(
+    world: World, plugins: Callable[[], Plugin]
+) -> None:
+    plugin, iam = plugins(), world.server.client("iam")
+    policy = {"RoleName": "node", "PolicyArn": "arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy"}
+    iam.detach_role_policy(**policy)
+    with pytest.raises(Refused, match=r"CREATE_FAILED: NodeCreationFailure: .*failed to join") as error:
+        plugin.create(GROUP, "poor", _group_inputs(world))
+    iam.attach_role_policy(**policy)
+    assert error.value.partial is not None
+    mended = plugin.update(GROUP, "poor", error.value.partial, _group_inputs(world))
+    assert mended.state["status"] == "ACTIVE"
+    plugin.delete(GROUP, "poor", mended)
+
+
+def test_a_wait_ends_with_its_timeout_and_the_group_is_kept(world: World, plugins: Callable[[], Plugin]) -> None:
+    plugin = plugins()
+    with pytest.raises(Refused, match="not after 0 s, it is CREATING") as error:
+        plugin.create(GROUP, "late", _group_inputs(world), timeout=0.01)
+    assert error.value.partial is not None
+    plugin.delete(GROUP, "late", error.value.partial)
+    assert world.nodes() == {}
+
+
 def test_a_killed_server_goes_on_where_it_was(world: World) -> None:
     before = world.eks.describe_cluster(name=NAME)["cluster"]
     world.create_group("survivors", 2)
@@ -444,7 +521,9 @@ def test_coredns_runs_as_pods_and_goes_with_its_addon(world: World) -> None:
     world.delete_group("dns")
 
 
-def test_a_deleted_cluster_leaves_nothing_and_the_next_one_is_empty(world: World) -> None:
+def test_a_deleted_cluster_leaves_nothing_and_the_next_one_is_empty(
+    world: World, plugins: Callable[[], Plugin]
+) -> None:
     def exists() -> bool:
         try:
             world.eks.describe_cluster(name=NAME)
@@ -460,8 +539,12 @@ def test_a_deleted_cluster_leaves_nothing_and_the_next_one_is_empty(world: World
     assert not world.kube.ready()
     iam = world.server.client("iam")
     iam.attach_role_policy(RoleName="cluster", PolicyArn="arn:aws:iam::aws:policy/AmazonEKSClusterPolicy")
-    world.create_cluster()
+    plugin, token = plugins(), "aws:eks/cluster:Cluster"
+    inputs = {"name": NAME, "roleArn": world.cluster_role, "vpcConfig": {"subnetIds": world.network.subnets}}
+    cluster = plugin.create(token, NAME, inputs)
     assert world.kube.get("/api/v1/namespaces/of-the-first-cluster") is None
-    world.eks.delete_cluster(name=NAME)
-    until(lambda: not exists(), "the second cluster is gone", 120)
+    assert cluster.state["endpoint"] == world.server.inst.apiserver_url
+    assert any(f"waiting for cluster {NAME}" in line for _, line in plugin.engine.lines)
+    plugin.delete(token, NAME, cluster)
+    assert not exists()
     world.network.remove()
