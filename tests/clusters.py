@@ -42,9 +42,9 @@ def own_instance() -> Iterator[Instance]:
     raise RuntimeError(f"all networks from {FIRST_NET} to {LAST_NET} are in use by other test runs")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def control_plane() -> Iterator[Instance]:
-    """A running control plane without nodes: API server, etcd, controllers and scheduler. Yields its instance.
+    """A running control plane without nodes, for one folder of tests: API server, etcd, controllers and scheduler. Yields its instance.
 
     Its administrator's kubeconfig is at `control_plane.kubeconfig`.
     """

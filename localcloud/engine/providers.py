@@ -14,8 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf import empty_pb2
-from google.rpc import status_pb2  # type: ignore[import-untyped]
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
 from localcloud.engine import urns
 from localcloud.engine.errors import EngineError, StepError

@@ -74,7 +74,7 @@ def wait_until(true: Callable[[], object], what: str, seconds: float = 120) -> N
         time.sleep(0.5)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cloud() -> Iterator[Cloud]:
     cloud = Cloud("test-e2e", 132)
     cloud.run("down")

@@ -203,7 +203,7 @@ def test_keys_are_copied_for_their_owner_only(run: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "two directories are needed"),
-        (["/nonexistent", "/tmp"], "/nonexistent is no directory: mount the Secret"),
+        (["{empty}/missing", "/tmp"], "/missing is no directory: mount the Secret"),
         (["{empty}", "{empty}/to"], "there is no file in"),
     ],
 )

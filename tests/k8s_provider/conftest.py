@@ -18,24 +18,24 @@ from tests.k8s_provider.harness import Provider, running
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kubeconfig(control_plane: Instance) -> str:  # noqa: F811
     return control_plane.kubeconfig.read_text()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api(control_plane: Instance) -> Api:  # noqa: F811
     """A client apart from the provider's, to look at what it did and to stand in for other programs."""
     return cluster.api(control_plane)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def provider(kubeconfig: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     with running(tmp_path_factory.mktemp("program"), kubeconfig=kubeconfig) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(control_plane: Instance) -> str:  # noqa: F811
     """A real node, for tests that need pods to run."""
     cluster.add_node(NodeSpec("n1"), inst=control_plane)

@@ -24,7 +24,7 @@ from tests.k8s_provider.test_helm import RELEASE, chart, release  # noqa: F401  
 from tests.k8s_provider.test_objects import CONFIG_MAP, config_map
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def token(api: Api) -> str:
     """A token of a service account that may do everything."""
     account = "/api/v1/namespaces/default/serviceaccounts"

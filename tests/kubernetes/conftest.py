@@ -53,7 +53,7 @@ class Cluster:
         return list(eventually(check, "web pods on three nodes"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def own() -> Iterator[Cluster]:
     """Control plane, three nodes, CoreDNS, and one web server pod on each node."""
     with own_instance() as inst:
