@@ -44,7 +44,7 @@ def own_instance() -> Iterator[Instance]:
 
 @pytest.fixture(scope="package")
 def control_plane() -> Iterator[Instance]:
-    """A running control plane without nodes, for one folder of tests: API server, etcd, controllers and scheduler. Yields its instance.
+    """A running control plane without nodes, for one folder of tests. Yields its instance.
 
     Its administrator's kubeconfig is at `control_plane.kubeconfig`.
     """
