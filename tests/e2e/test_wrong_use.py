@@ -66,3 +66,15 @@ def test_make_help_lists_every_target() -> None:
     assert targets
     for target in targets:
         assert f"make {target}" in output
+
+
+def test_not_root_is_told_before_anything_is_installed() -> None:
+    script = "exec setpriv --reuid=65534 --clear-groups /bin/bash -s up"
+    done = subprocess.run(
+        ["bash", "-c", script], input=(REPOSITORY / "slipway").read_text(), cwd="/",
+        env={"PATH": os.environ["PATH"], "HOME": "/tmp", "SLIPWAY_CACHE": "/tmp/none-of-slipway"},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "needs root" in done.stderr
+    assert not Path("/tmp/none-of-slipway").exists()
