@@ -24,6 +24,12 @@ SLURM_KINDS = ("controllers", "restapis", "nodesets", "loginsets")
 
 def check_machine() -> None:
     """Refuse early, before anything is touched. Raises UserError with all problems at once."""
+    if cluster.external_kubeconfig():
+        raise UserError(
+            "SLIPWAY_KUBECONFIG is set, but `up` cannot use a cluster that it did not make: its API server does not "
+            "accept the tokens of the AWS stand-in.\n"
+            "Unset it, or install the charts there with helm: docs/deploy.md"
+        )
     problems = preflight.problems()
     if problems:
         raise UserError("this machine cannot run the local cloud:\n" + "\n".join(f"  - {p}" for p in problems))

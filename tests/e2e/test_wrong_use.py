@@ -31,6 +31,12 @@ def test_up_of_a_cloud_stack_is_refused() -> None:
     assert "make preview STACK=dev" in output
 
 
+def test_up_on_a_foreign_cluster_is_refused(tmp_path: Path) -> None:
+    code, output = slipway("up", SLIPWAY_KUBECONFIG=str(tmp_path), SLIPWAY_INSTANCE="test-wrong", SLIPWAY_NET="180")
+    assert code == 1
+    assert "SLIPWAY_KUBECONFIG" in output and "docs/deploy.md" in output
+
+
 def test_invalid_instance_is_named() -> None:
     code, output = slipway("status", SLIPWAY_NET="91")
     assert code == 1
