@@ -23,6 +23,7 @@ SCRIPT = """#!/bin/bash
 #SBATCH --output=%x-%j.out
 echo "job $SLURM_JOB_ID of $USER on $SLURM_JOB_NODELIST"
 srun --label bash -c 'echo "hello from $(hostname), task $SLURM_PROCID of $SLURM_NTASKS, as $(id -un) (uid $(id -u))"'
+sleep 1 # long enough to be seen in squeue
 """
 
 

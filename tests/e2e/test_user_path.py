@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 
 import pytest
 
@@ -60,6 +62,13 @@ def test_no_secret_in_plain_state(cloud: Cloud) -> None:
     assert (cloud.state / "pulumi" / "passphrase").stat().st_mode & 0o077 == 0
 
 
+def test_slipway_kubectl_is_kubectl_on_this_cluster(cloud: Cloud) -> None:
+    assert (
+        cloud.run("kubectl", "get", "nodes", "-o", "name").split()
+        == cloud.kubectl("get", "nodes", "-o", "name").split()
+    )
+
+
 def test_two_runs_at_once_name_each_other(cloud: Cloud) -> None:
     lock = cloud.state.parent / f".{cloud.instance}.lock"
     first = cloud.start("up")
@@ -69,3 +78,11 @@ def test_two_runs_at_once_name_each_other(cloud: Cloud) -> None:
     finally:
         first.communicate()
     assert first.returncode == 0
+
+
+def test_destroy_leaves_nothing_in_the_cloud_and_up_brings_it_back(cloud: Cloud) -> None:
+    cloud.run("destroy")
+    net = 20000 + cloud.net * 10 + 6
+    with urllib.request.urlopen(f"http://127.0.0.1:{net}/slipway/inventory", timeout=30) as response:
+        assert json.loads(response.read()) == []
+    assert "hello from" in cloud.run("up")
