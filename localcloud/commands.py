@@ -93,11 +93,10 @@ def status(arguments: argparse.Namespace, console: Console) -> int:
 
 def preview(arguments: argparse.Namespace, console: Console) -> int:
     check_stack(arguments.stack)
-    packs = [REPOSITORY / "policies"]
-    bin_dir = tools.installed() or Path(sys.executable).parent
-    environment = program_environment(bin_dir)
     with aws_for_preview():
-        result = engine.run("preview", arguments.stack, environment, policy_packs=packs, diff=arguments.diff)
+        result = engine.run(
+            "preview", arguments.stack, any_environment(), policy_packs=[REPOSITORY / "policies"], diff=arguments.diff
+        )
     return result.exit_code
 
 
@@ -107,14 +106,15 @@ def aws_for_preview() -> Iterator[None]:
     if aws.is_running():
         yield
         return
-    started_fresh = not instance().kubeconfig.exists()
-    aws.start()
-    try:
-        yield
-    finally:
-        aws.stop()
-        if started_fresh:
-            cluster.stop_all()
+    with exclusive("preview"):  # an `up` that begins meanwhile must not lose what is removed here
+        fresh = not instance().state.exists()
+        aws.start()
+        try:
+            yield
+        finally:
+            aws.stop()
+            if fresh:
+                cluster.stop_all()
 
 
 def destroy(arguments: argparse.Namespace, console: Console) -> int:
@@ -138,7 +138,8 @@ def logs(arguments: argparse.Namespace, console: Console) -> int:
     }
     part: str | None = arguments.part
     if part in parts:
-        os.execvp("less" if sys.stdout.isatty() else "cat", ["less", str(parts[part])])  # noqa: S606
+        viewer = "less" if sys.stdout.isatty() else "cat"
+        os.execvp(viewer, [viewer, str(parts[part])])  # noqa: S606
     if part in pods:
         namespace, name = pods[part]
         selector = f"app.kubernetes.io/name={name}"
@@ -155,6 +156,11 @@ def check_stack(stack: str) -> None:
         raise UserError(
             f"there is no stack {stack!r}: stacks/Pulumi.{stack}.yaml is missing. There are: {', '.join(known)}"
         )
+
+
+def any_environment() -> dict[str, str]:
+    """The environment of what also works while nothing runs; kubectl and helm are in it where they are installed."""
+    return program_environment(tools.installed() or Path(sys.executable).parent)
 
 
 def running_environment() -> dict[str, str]:
@@ -208,7 +214,7 @@ def _pass_on(program: str) -> Callable[[argparse.Namespace, Console], int]:
 
 
 def _engine(arguments: argparse.Namespace, console: Console) -> int:
-    environment = program_environment(tools.installed() or Path(sys.executable).parent)
+    environment = any_environment()
     environment.setdefault("PULUMI_STACK", "local")
     command = [sys.executable, "-m", "localcloud.engine", *arguments.rest]
     os.execvpe(command[0], command, environment)  # noqa: S606

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
-from localcloud import images, tools
+from localcloud import images, kubectl, tools
 from localcloud.aws import service as aws
 from localcloud.console import Console, Log, UserError
 from localcloud.engine import api as engine
@@ -19,6 +18,7 @@ from localcloud.paths import REPOSITORY, instance
 READY_TIMEOUT_SECONDS = 300
 # A container that fails so often fails for a reason that waiting does not mend.
 HOPELESS_RESTARTS = 4
+CRASH_LOOK_SECONDS = 5
 SLURM_KINDS = ("controllers", "restapis", "nodesets", "loginsets")
 
 
@@ -80,7 +80,8 @@ def deploy(console: Console, stack: str, environment: Mapping[str, str]) -> engi
 def wait_for_slurm(say: Log, environment: Mapping[str, str]) -> None:
     """Wait until every Slurm resource says Ready, telling what is missing meanwhile."""
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
-    told = ""
+    look_for_crashes = time.monotonic() + CRASH_LOOK_SECONDS
+    told, crashed = "", None
     while True:
         missing = not_ready(environment)
         if not missing:
@@ -89,8 +90,12 @@ def wait_for_slurm(say: Log, environment: Mapping[str, str]) -> None:
         if text != told:
             say(f"waiting for {text}")
             told = text
-        if crashed := crash_looping(environment):
-            raise UserError(f"Slurm cannot become ready: {crashed}\nWaiting for: {text}")
+        if time.monotonic() > look_for_crashes:
+            with suppress(UserError):  # an API server that does not answer now is asked again
+                crashed = crash_looping(environment)
+            if crashed:
+                raise UserError(f"Slurm cannot become ready: {crashed}\nWaiting for: {text}")
+            look_for_crashes = time.monotonic() + CRASH_LOOK_SECONDS
         if time.monotonic() > deadline:
             raise UserError(
                 f"Slurm is not ready after {READY_TIMEOUT_SECONDS} s: {text}.\n"
@@ -102,13 +107,11 @@ def wait_for_slurm(say: Log, environment: Mapping[str, str]) -> None:
 
 def not_ready(environment: Mapping[str, str]) -> list[str]:
     """Every Slurm resource that is not ready, with the reason that the operator gives."""
-    done = subprocess.run(
-        ["kubectl", "get", ",".join(f"{kind}.slinky.slurm.net" for kind in SLURM_KINDS), "-n", "slurm", "-o", "json"],
-        env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    if done.returncode:
-        return [f"the API server ({done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no answer'})"]
-    items = json.loads(done.stdout)["items"]
+    kinds = ",".join(f"{kind}.slinky.slurm.net" for kind in SLURM_KINDS)
+    try:
+        items = kubectl.items(environment, kinds, "-n", "slurm")
+    except UserError as error:  # the API server or the definitions may not be there yet
+        return [f"the API server ({str(error).splitlines()[-1]})"]
     if not items:
         return ["the Slurm resources to appear"]
     missing = []
@@ -124,23 +127,15 @@ def not_ready(environment: Mapping[str, str]) -> list[str]:
 
 def crash_looping(environment: Mapping[str, str]) -> str | None:
     """The first container of Slurm that fails again and again, with its last words; None when there is none."""
-    kubectl = ["kubectl", "-n", "slurm"]
-    done = subprocess.run(
-        [*kubectl, "get", "pods", "-o", "json"],
-        env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    for pod in json.loads(done.stdout)["items"] if done.returncode == 0 else []:
+    for pod in kubectl.items(environment, "pods", "-n", "slurm"):
         status = pod["status"]
         for container in status.get("initContainerStatuses", []) + status.get("containerStatuses", []):
             waiting = container["state"].get("waiting", {}).get("reason")
             if waiting == "CrashLoopBackOff" and container["restartCount"] >= HOPELESS_RESTARTS:
                 name = pod["metadata"]["name"]
-                last_words = subprocess.run(
-                    [*kubectl, "logs", name, "-c", container["name"], "--tail=5"],
-                    env=dict(environment), capture_output=True, text=True, check=False, timeout=60,
-                ).stdout.strip()  # fmt: skip
+                last_words = kubectl.text(environment, "-n", "slurm", "logs", name, "-c", container["name"], "--tail=5")
                 failed = f"{container['name']} in pod {name} failed {container['restartCount']} times"
-                return f"{failed}. It said:\n{last_words}"
+                return f"{failed}. It said:\n{last_words.strip()}"
     return None
 
 

@@ -7,8 +7,9 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from localcloud.console import UserError
 from localcloud.paths import instance
@@ -27,12 +28,7 @@ def exclusive(command: str) -> Iterator[None]:
     The kernel drops the lock with the process, so a killed run never blocks the next.
     """
     path = _lock_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(_held_by(path)) from None
+    with _locked(path) as file:
         file.truncate(0)
         json.dump({"command": command, "pid": os.getpid(), "since": time.time()}, file)
         file.flush()
@@ -40,6 +36,26 @@ def exclusive(command: str) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+            if not instance().state.exists():  # after `down` nothing of the instance is left, this file included
+                path.unlink()
+                with suppress(OSError):  # other instances live there
+                    path.parent.rmdir()
+
+
+def _locked(path: Path) -> TextIO:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BlockingIOError:
+            file.close()
+            raise UserError(_held_by(path)) from None
+        except FileNotFoundError:
+            pass
+        file.close()  # removed by its last holder between open and lock: the next one is looked at
 
 
 def _held_by(path: Path) -> str:

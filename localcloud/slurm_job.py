@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from localcloud import kubectl
 from localcloud.console import Log, UserError
 
 NAMESPACE = "slurm"
@@ -45,17 +44,8 @@ class Login:
         self.pod = self._ready_pod()
         self.user = user or self._first_user()
 
-    def _kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        done = subprocess.run(
-            ["kubectl", "--namespace", NAMESPACE, *arguments],
-            env=self.environment, input=stdin, capture_output=True, text=True, timeout=timeout, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise UserError(f"kubectl {' '.join(arguments[:4])} …: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
-
     def _ready_pod(self) -> str:
-        pods = json.loads(self._kubectl("get", "pods", "-l", "app.kubernetes.io/name=login", "-o", "json"))["items"]
+        pods = kubectl.items(self.environment, "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=login")
         for pod in pods:
             conditions = pod["status"].get("conditions", [])
             if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
@@ -67,16 +57,18 @@ class Login:
         )
 
     def _first_user(self) -> str:
-        lines = self._kubectl("exec", self.pod, "-c", "login", "--", "cat", "/var/lib/extrausers/passwd").splitlines()
+        lines = self._exec("cat", "/var/lib/extrausers/passwd").splitlines()
         if not lines:
             raise UserError("the stack has no ordinary user: add one under `slipway:users` in stacks/Pulumi.local.yaml")
         return lines[0].split(":")[0]
 
     def run(self, command: str, stdin: str | None = None) -> str:
         """Run a shell command as the user, in the user's home directory, and return what it printed."""
-        return self._kubectl(
-            "exec", "-i", self.pod, "-c", "login", "--", "su", "-", self.user, "-c", command, stdin=stdin
-        )
+        return self._exec("su", "-", self.user, "-c", command, stdin=stdin)
+
+    def _exec(self, *command: str, stdin: str | None = None) -> str:
+        where = ("-n", NAMESPACE, "exec", "-i", self.pod, "-c", "login", "--")
+        return kubectl.text(self.environment, *where, *command, stdin=stdin)
 
     def shell_command(self) -> Sequence[str]:
         """The command line of an interactive login shell."""
@@ -117,12 +109,8 @@ def run_example(login: Login, say: Log) -> JobResult:
 
 def node_table(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Slurm node, pod and Kubernetes node of every worker, by name."""
-    text = subprocess.run(
-        ["kubectl", "-n", NAMESPACE, "get", "pods", "-l", "app.kubernetes.io/name=slurmd", "-o", "json"],
-        env=dict(environment), capture_output=True, text=True, check=True, timeout=60,
-    ).stdout  # fmt: skip
     rows = []
-    for pod in json.loads(text)["items"]:
+    for pod in kubectl.items(environment, "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=slurmd"):
         name = pod["metadata"]["name"]
         rows.append((pod["spec"].get("hostname", name), name, pod["spec"].get("nodeName", "-")))
     return sorted(rows)

@@ -87,4 +87,4 @@ def cloud() -> Iterator[Cloud]:
     cloud.first_up = cloud.run("up", timeout=1800)
     yield cloud
     cloud.run("down")
-    assert not cloud.state.exists()
+    assert list(cloud.state.parent.glob(f"*{cloud.instance}*")) == []
