@@ -4,7 +4,7 @@ SHELL := /bin/bash
 STACK ?= local
 RUN := ./slipway run
 
-.PHONY: help up down job status shell preview test lint types charts generate lock bench clean-cache
+.PHONY: help up down job status shell preview test lint types charts generate lock bench bench-operator clean-cache
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ lock: ## compile requirements.txt from requirements.in
 
 bench: ## print the figures that README quotes
 	@$(RUN) ./bench/run
+
+bench-operator: ## measure the operator: make bench-operator WORKERS=1000 [OPERATOR='command line' CRDS=folder] [ONLY=scale-out,…]
+	@$(RUN) ./bench/operator/run --workers $(or $(WORKERS),1000) $(if $(OPERATOR),--operator '$(OPERATOR)') $(if $(CRDS),--crds '$(CRDS)') $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 clean-cache: ## forget tools, images and Python packages (they are made again when needed)
 	@rm -rf "$${SLIPWAY_CACHE:-$$HOME/.cache/slipway}" && echo "cache removed"

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from bench.sections import replace_section
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {**os.environ, "SLIPWAY_INSTANCE": "bench", "SLIPWAY_NET": "174"}
 
@@ -66,7 +68,7 @@ def main() -> None:
         f"| all daemons of the idle local cluster, PSS (largest of {runs}) | {memory:.0f} MiB | |",
     ]
     text = "\n".join(lines) + "\n"
-    (REPOSITORY / "bench" / "results.md").write_text(text)
+    replace_section(REPOSITORY / "bench" / "results.md", "local cloud", text)
     sys.stdout.write(text)
 
 
