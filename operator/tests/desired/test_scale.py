@@ -29,8 +29,7 @@ def wanted(replicas: int, **fields: Any) -> Wanted:
 def seen(*workers: Worker, slurm: dict[str, NodeInfo] | None = None, unknown: bool = False, now: float = 200.0) -> Seen:
     nodes = {one.slurm_name: node(one.slurm_name) for one in workers if one.placed}
     known = None if unknown else {**nodes, **(slurm or {})}
-    records = {int(name.rsplit("-", 1)[1]): name for name in known or {}}
-    return Seen(workers, known, records, now)
+    return Seen(workers, known, tuple(known or {}), now=now)
 
 
 def busy(ordinal: int, *flags: str, reason: str = "") -> dict[str, NodeInfo]:

@@ -12,11 +12,11 @@ from slurm_operator.desired.status import Report, conditions, deployment_report,
 from slurm_operator.kube.resources import Object
 
 from desired.test_scale import busy, seen, state, wanted, worker
-from desired.things import node, nodeset_spec
+from desired.things import node, nodeset_spec, owner
 
 
 def report(want: Wanted, saw: Seen, *trouble: str, missing: str = "") -> Report:
-    return nodeset_report(want, saw, plan_scale(want, saw), "a=b", 3, trouble, missing)
+    return nodeset_report(want, saw, plan_scale(want, saw), "a=b", 3, trouble, missing=missing)
 
 
 def test_conditions() -> None:
@@ -183,13 +183,13 @@ def test_why_a_worker_is_cordoned(machine: Any, pod_note: Any, reason: str) -> N
     one = pod()
     one["metadata"]["annotations"] = pod_note
     at = {"metadata": {"name": "n1"}, **machine}
-    assert observe("w", nodeset_spec(), [one], lambda _: at, {}, 0.0).workers[0].cordoned == reason
+    assert observe(owner("NodeSet", "w"), nodeset_spec(), [one], lambda _: at, {}, 0.0).workers[0].cordoned == reason
 
 
 def test_the_reason_on_the_node_is_passed_on_in_short() -> None:
     note = {"nodeset.slinky.slurm.net/node-cordon-reason": "new\nkernel " + "x" * 400}
     at = {"metadata": {"name": "n1", "annotations": note}, "spec": {"unschedulable": True}}
-    reason = observe("w", nodeset_spec(), [pod()], lambda _: at, {}, 0.0).workers[0].cordoned
+    reason = observe(owner("NodeSet", "w"), nodeset_spec(), [pod()], lambda _: at, {}, 0.0).workers[0].cordoned
     assert reason.startswith("new kernel xxx")
     assert len(reason) == 256
 

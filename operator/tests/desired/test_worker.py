@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from slurm_operator.api.load import InvalidSpec
+from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.desired import worker as build
 from slurm_operator.desired.conf_syntax import BadConf
 from slurm_operator.desired.observe import records
@@ -15,8 +16,12 @@ from slurm_operator.kube.resources import Object
 from desired.things import cluster, node, nodeset_spec, owner
 
 
+def seated(nodeset: Object, spec: NodeSetSpec, ordinal: int) -> Object:
+    return build.worker(nodeset, spec, cluster(), build.numbered(nodeset["metadata"]["name"], spec, ordinal))
+
+
 def pod(ordinal: int = 0, name: str = "gpu", **fields: Any) -> Object:
-    return build.worker(owner("NodeSet", name), nodeset_spec(**fields), cluster(), ordinal)
+    return seated(owner("NodeSet", name), nodeset_spec(**fields), ordinal)
 
 
 def slurmd(**fields: Any) -> Object:
@@ -159,7 +164,7 @@ def test_the_number_in_a_name(name: str, ordinal: int | None) -> None:
 
 def test_records_are_those_with_our_name_and_feature() -> None:
     nodes = [node("gpu-0", features=("gpu",)), node("gpu-1", features=("other",)), node("x-2", features=("gpu",))]
-    assert records("gpu", nodeset_spec(), {one.name: one for one in nodes}) == {0: "gpu-0"}
+    assert set(records(owner("NodeSet", "gpu"), nodeset_spec(), {one.name: one for one in nodes})) == {"gpu-0"}
 
 
 def test_the_budget_protects_pods_with_the_label_and_the_service_names_pods_early() -> None:

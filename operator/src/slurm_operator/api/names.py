@@ -29,8 +29,11 @@ LABEL_REVISION: Final = "controller-revision-hash"
 ANNOTATION_POD_CORDON: Final = "nodeset.slinky.slurm.net/pod-cordon"
 ANNOTATION_POD_DELETION_COST: Final = "nodeset.slinky.slurm.net/pod-deletion-cost"
 ANNOTATION_POD_DEADLINE: Final = "nodeset.slinky.slurm.net/pod-deadline"
-ANNOTATION_TOPOLOGY: Final = "topology.slinky.slurm.net/spec"
+ANNOTATION_MACHINE: Final = "slipway.dev/kubernetes-node"  # the only node that the pod may run on
 # Annotations on Kubernetes nodes, written by people and other tools
+ANNOTATION_TOPOLOGY: Final = "topology.slinky.slurm.net/spec"
+ANNOTATION_FEATURES: Final = "features.slinky.slurm.net/spec"
+ANNOTATION_HOSTNAME: Final = "nodeset.slinky.slurm.net/hostname-override"
 ANNOTATION_NODE_CORDON_REASON: Final = "nodeset.slinky.slurm.net/node-cordon-reason"
 # Annotations on the slurmctld pod
 ANNOTATION_CONFIG_HASH: Final = "slinky.slurm.net/slurm-config-hash"

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from slurm_operator.api.names import (
-    ANNOTATION_NODE_CORDON_REASON,
     APP_WORKER,
+    LABEL_INSTANCE,
     LABEL_NAME,
+    LABEL_POD_HOSTNAME,
+    LABEL_POD_INDEX,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
-from slurm_operator.controllers.base import BY_CONTROLLER, Member, trim_pod, unsupported
+from slurm_operator.controllers.base import BY_CONTROLLER, Member, of_instance, trim_pod, unsupported
+from slurm_operator.controllers.nodeset_belongings import Belongings, Retries
 from slurm_operator.controllers.nodeset_steps import Steps
 from slurm_operator.desired import worker as build
+from slurm_operator.desired.claims import claims
 from slurm_operator.desired.nodeset_status import nodeset_report
 from slurm_operator.desired.observe import observe
-from slurm_operator.desired.scale import Plan, Wanted, plan_scale
+from slurm_operator.desired.parts import Cluster
+from slurm_operator.desired.placement import Places, judged, pins, places
+from slurm_operator.desired.podinfo import facts
+from slurm_operator.desired.revisions import trim_revision
+from slurm_operator.desired.scale import Plan, Seen, Wanted, Worker, plan_scale
 from slurm_operator.desired.status import Report, problems
 from slurm_operator.kube.informer import EventType, Informer
-from slurm_operator.kube.objects import annotations_of, uid_of
-from slurm_operator.kube.resources import NODES, NODESETS, PODS, Key, Object, Resource
+from slurm_operator.kube.objects import annotations_of, labels_of, uid_of
+from slurm_operator.kube.resources import CONTROLLERREVISIONS, NODES, NODESETS, PODS, PVCS, Key, Object, Resource
 
 STALE_SECONDS = 120.0
 """Slurm's nodes as of longer ago count as unknown. Nothing is deleted without another look in any case."""
@@ -36,9 +46,19 @@ class NodeSetController(Member[NodeSetSpec]):
     app: ClassVar[str] = APP_WORKER
     spec_type = NodeSetSpec
     nodes: Informer
+    claims: Informer
+    revisions: Informer
 
     def setup(self) -> None:
         super().setup()
+        of_workers = f"{LABEL_NAME}={APP_WORKER}"
+        self.pods.add_label_index(LABEL_POD_HOSTNAME)
+        self.claims = self.watch(PVCS, of_instance, label_selector=of_workers, metadata_only=True)
+        self.claims.add_label_index(LABEL_INSTANCE)
+        self.revisions = self.owns(CONTROLLERREVISIONS, label_selector=of_workers, transform=trim_revision)
+        self.retries = Retries()
+        self.tried: dict[str, dict[str, tuple[str, object]]] = {}
+        """What Slurm was last asked for, by NodeSet and Slurm node: see Belongings.tell_slurm."""
         self.nodes = self.manager.informer(NODES, transform=trim_node)
         self.nodes.add_handler(self._node_event)
         self.slurm.add_handler(self._slurm_event)
@@ -47,8 +67,8 @@ class NodeSetController(Member[NodeSetSpec]):
         return self.owns(PODS, label_selector=f"{LABEL_NAME}={APP_WORKER}", transform=trim_pod)
 
     def _node_event(self, event: EventType, old: Object | None, new: Object | None) -> None:
-        """A cordon, or a machine that came or went, matters to the workers on it; a heartbeat does not."""
-        if old is not None and new is not None and _cordon(old) == _cordon(new):
+        """A cordon, or a machine that came, went or changed, matters to its workers; a heartbeat does not."""
+        if old is not None and new is not None and _facts(old) == _facts(new):
             return
         node = new or old
         assert node is not None, "an event is about an object"
@@ -56,6 +76,10 @@ class NodeSetController(Member[NodeSetSpec]):
             for owner in pod["metadata"].get("ownerReferences") or ():
                 if owner.get("kind") == NODESETS.kind:
                     self.enqueue(Key(pod["metadata"]["namespace"], owner["name"]))
+        for nodeset in self.informer.list():
+            spec = nodeset.get("spec") or {}
+            if spec.get("scalingMode") == "DaemonSet" or (new is None and spec.get("pinToNode")):
+                self.enqueue(Key(nodeset["metadata"]["namespace"], nodeset["metadata"]["name"]))
 
     def _slurm_event(self, key: Key, changed: frozenset[str]) -> None:
         for nodeset in self.informer.by_index(BY_CONTROLLER, str(key)):
@@ -64,36 +88,112 @@ class NodeSetController(Member[NodeSetSpec]):
             if not changed or any(name.startswith(prefix) for name in changed):
                 self.enqueue(Key(meta["namespace"], meta["name"]))
 
+    async def forget(self, key: Key) -> None:
+        await super().forget(key)
+        kept = {uid_of(nodeset) for nodeset in self.informer.list()}
+        self.tried = {uid: names for uid, names in self.tried.items() if uid in kept}
+
     async def act(self, key: Key, obj: Object, spec: NodeSetSpec) -> tuple[Report, float | None]:
-        if spec.scaling_mode == "DaemonSet":
-            text = "This version of the operator has no scalingMode DaemonSet; nothing was done."
-            return Report(False, "NotSupported", text, fault=text, fault_reason="NotSupported"), None
         _, cluster = self.cluster_of(obj)
-        wanted = Wanted(
-            namespace=key.namespace,
-            replicas=spec.replicas,
-            revision=build.revision(key.name, spec, cluster),
-            rolling=spec.update_strategy.type == "RollingUpdate",
-            max_unavailable=spec.update_strategy.rolling_update.max_unavailable,
-        )
         pods = {pod["metadata"]["name"]: pod for pod in self.pods.by_index("by_owner", uid_of(obj))}
         slurm = self.slurm.find(Key(key.namespace, cluster.name))
         known = slurm is not None and slurm.cache.reachable and slurm.cache.fresh_within(STALE_SECONDS)
         nodes = slurm.cache.nodes if slurm is not None and known else None
-        seen = observe(key.name, spec, pods.values(), lambda name: self.nodes.get("", name), nodes, time.time())
+        seen = observe(obj, spec, pods.values(), self._node, nodes, time.time())
+        where, seen = self._places(obj, spec, cluster, self._paced(obj, seen))
+        daemon = spec.scaling_mode == "DaemonSet"
+        wanted = Wanted(
+            namespace=key.namespace,
+            replicas=len(where.names) if daemon else spec.replicas,
+            revision=build.revision(key.name, spec, cluster),
+            rolling=spec.update_strategy.type == "RollingUpdate",
+            max_unavailable=spec.update_strategy.rolling_update.max_unavailable,
+            places=where.names if daemon else None,
+        )
         plan = plan_scale(wanted, seen)
+        pinned = self._pins(obj, spec, seen.workers)
         steps = Steps(self, key, obj, pods, slurm)
-        self._tell(obj, plan)
+        belongings = Belongings(self, key, obj, spec)
+        self._tell(obj, plan, pods)
+        await belongings.history(wanted.revision, {worker.revision for worker in seen.workers})
         await steps.drains(plan)
         await steps.removals(plan)
         await steps.records(plan)
+        refused: list[str] = []
+        if slurm is not None and nodes is not None:
+            said = facts(obj, seen.workers, nodes, self._node, pods.__getitem__)
+            refused = await belongings.tell_slurm(slurm, nodes, said)
+            if any(worker.phase == "Running" and worker.slurm_name not in nodes for worker in seen.workers):
+                slurm.cache.poke()
         await steps.mirror(seen, protect=spec.workload_disruption_protection)
-        await steps.creations(plan, lambda ordinal: build.worker(obj, spec, cluster, ordinal))
-        generation = obj["metadata"].get("generation", 0)
-        report = nodeset_report(
-            wanted, seen, plan, build.pod_selector(key.name), generation, problems(pods.values()), _missing(spec)
+        seats = [build.numbered(key.name, spec, number, pinned.get(str(number), "")) for number in plan.create]
+        seats += [build.on_machine(key.name, machine, where.names[machine]) for machine in plan.place]
+        await belongings.claims(_suffixes(wanted, seen, pods, seats))
+        await steps.creations(
+            seats,
+            lambda seat: (build.worker(obj, spec, cluster, seat), claims(obj, spec, cluster.name, seat.suffix)),
         )
+        report = nodeset_report(
+            wanted,
+            seen,
+            plan,
+            build.pod_selector(key.name),
+            obj["metadata"].get("generation", 0),
+            _problems(pods, plan),
+            (*where.faults, *refused),
+            _missing(spec),
+        )
+        if spec.pin_to_node:
+            report.fields["ordinalToNode"] = pinned
         return report, self._again(plan, seen_waiting=any(not worker.available for worker in seen.workers), spec=spec)
+
+    def _node(self, name: str) -> Object | None:
+        return self.nodes.get("", name)
+
+    def claims_of(self, nodeset: Object) -> list[Object]:
+        """Claims whose labels say that they are of this NodeSet."""
+        meta = nodeset["metadata"]
+        found = self.claims.by_index(LABEL_INSTANCE, meta["name"])
+        return [claim for claim in found if claim["metadata"]["namespace"] == meta["namespace"]]
+
+    def _paced(self, obj: Object, seen: Seen) -> Seen:
+        """Ended workers wait for their successors, longer each time."""
+
+        def wait(worker: Worker) -> float:
+            return self.retries.wait(uid_of(obj), worker.name, worker.uid)
+
+        ended = [w.phase == "Ended" and not w.deleting for w in seen.workers]
+        if not any(ended):
+            return seen
+        workers = [
+            replace(worker, retry_in=wait(worker)) if over else worker
+            for worker, over in zip(seen.workers, ended, strict=True)
+        ]
+        return replace(seen, workers=workers)
+
+    def _places(self, obj: Object, spec: NodeSetSpec, cluster: Cluster, seen: Seen) -> tuple[Places, Seen]:
+        """Where workers belong in scalingMode DaemonSet, and the workers that are elsewhere marked as such."""
+        if spec.scaling_mode != "DaemonSet":
+            return Places({}), seen
+        here = {w.machine for w in seen.workers if not w.unwanted and not w.deleting and w.phase != "Ended"}
+        pod = build.template(obj["metadata"]["name"], spec, cluster)["spec"]
+        where = places(pod, self.nodes.list(), here, self._taken(obj, cluster))
+        return where, replace(seen, workers=judged(seen.workers, where.names, self._node))
+
+    def _taken(self, obj: Object, cluster: Cluster) -> Mapping[str, str]:
+        """Slurm node names that pods of other NodeSets of the cluster have."""
+        namespace, uid = obj["metadata"]["namespace"], uid_of(obj)
+        siblings = self.informer.by_index(BY_CONTROLLER, f"{namespace}/{cluster.name}")
+        others = [one for one in siblings if uid_of(one) != uid]
+        found = (pod for one in others for pod in self.pods.by_index("by_owner", uid_of(one)))
+        pairs = ((labels_of(pod).get(LABEL_POD_HOSTNAME, ""), pod["metadata"]["name"]) for pod in found)
+        return {name: pod for name, pod in pairs if name}
+
+    def _pins(self, obj: Object, spec: NodeSetSpec, workers: Sequence[Worker]) -> dict[str, str]:
+        if not spec.pin_to_node or spec.scaling_mode != "StatefulSet":
+            return {}
+        before = (obj.get("status") or {}).get("ordinalToNode") or {}
+        return pins(before, workers, self._node, shared=spec.oversubscribe_node)
 
     def _again(self, plan: Plan, *, seen_waiting: bool, spec: NodeSetSpec) -> float | None:
         times = [plan.recheck] if plan.recheck is not None else []
@@ -103,10 +203,16 @@ class NodeSetController(Member[NodeSetSpec]):
             times.append(float(min(spec.min_ready_seconds, ACTIVE_SECONDS)))
         return min(times) if times else None
 
-    def _tell(self, obj: Object, plan: Plan) -> None:
+    def _tell(self, obj: Object, plan: Plan, pods: Mapping[str, Object]) -> None:
         """Events for what begins now; the recorder joins repeats."""
-        if plan.create:
-            self.events.event(obj, "Normal", "ScalingUp", f"Creating {len(plan.create)} workers")
+        if count := len(plan.create) + len(plan.place):
+            self.events.event(obj, "Normal", "ScalingUp", f"Creating {count} workers")
+        for worker in plan.delete:
+            if worker.phase == "Ended":
+                how = (pods[worker.name].get("status") or {}).get("phase", "")
+                note = f"Worker {worker.name} has ended ({how}): its pod is made anew"
+                kind = "Daemon" if worker.ordinal < 0 else ""
+                self.events.event(obj, "Warning" if how == "Failed" else "Normal", f"{how}{kind}Pod", note)
         if plan.leaving:
             self.events.event(obj, "Normal", "ScalingDown", f"Removing {len(plan.leaving)} workers when they are idle")
         for worker in plan.remake:
@@ -114,30 +220,53 @@ class NodeSetController(Member[NodeSetSpec]):
             self.events.event(obj, "Warning", "SlurmNodeNotRegistered", note)
 
 
+_OURS = ("slinky.slurm.net/", "slipway.dev/")
+
+
 def trim_node(obj: Object) -> Object:
-    """Keep of a Kubernetes node what tells about cordons."""
-    meta = obj["metadata"]
-    slim = {name: meta[name] for name in ("name", "uid", "resourceVersion", "annotations", "labels") if name in meta}
-    spec = {"unschedulable": True} if (obj.get("spec") or {}).get("unschedulable") else {}
-    return {"apiVersion": obj.get("apiVersion", "v1"), "kind": obj.get("kind", "Node"), "metadata": slim, "spec": spec}
+    """Keep of a Kubernetes node what tells whether and how Slurm may use it."""
+    meta, spec = obj["metadata"], obj.get("spec") or {}
+    slim = {name: meta[name] for name in ("name", "uid", "resourceVersion", "labels") if name in meta}
+    slim["annotations"] = {
+        name: text for name, text in annotations_of(obj).items() if any(group in name for group in _OURS)
+    }
+    kept = {name: spec[name] for name in ("unschedulable", "taints") if spec.get(name)}
+    return {"apiVersion": obj.get("apiVersion", "v1"), "kind": obj.get("kind", "Node"), "metadata": slim, "spec": kept}
 
 
-def _cordon(node: Object) -> tuple[bool, str]:
-    spec = node.get("spec") or {}
-    return bool(spec.get("unschedulable")), annotations_of(node).get(ANNOTATION_NODE_CORDON_REASON, "")
+def _facts(node: Object) -> tuple[Object, ...]:
+    taints = [{name: taint[name] for name in taint if name != "timeAdded"} for taint in node["spec"].get("taints", ())]
+    return labels_of(node), annotations_of(node), {"taints": taints, "cordon": node["spec"].get("unschedulable")}
+
+
+def _suffixes(wanted: Wanted, seen: Seen, pods: Mapping[str, Object], seats: Sequence[build.Seat]) -> set[str] | None:
+    """Last parts of the claim names of all workers that there are and that are to be; None while some are not known."""
+    numbers = {worker.ordinal for worker in seen.workers if worker.ordinal >= 0}
+    if wanted.places is None and len(numbers) + len(seats) < wanted.replicas:
+        return None
+    here = {labels_of(pod).get(LABEL_POD_INDEX) or labels_of(pod).get(LABEL_POD_HOSTNAME, "") for pod in pods.values()}
+    return here | {seat.suffix for seat in seats} | set((wanted.places or {}).values())
+
+
+def _problems(pods: Mapping[str, Object], plan: Plan) -> list[str]:
+    """Of pods that fail. One without a place is no failure while others are about to make room."""
+    making_room = bool(plan.leaving)
+    return problems(pod for pod in pods.values() if not (making_room and not (pod.get("spec") or {}).get("nodeName")))
 
 
 def _prefix(nodeset: Object) -> str:
-    template = (nodeset.get("spec") or {}).get("template") or {}
-    return str((template.get("spec") or {}).get("hostname") or f"{nodeset['metadata']['name']}-")
+    """What the names of its Slurm nodes begin with; "" where they are names of machines."""
+    spec = nodeset.get("spec") or {}
+    pod = (spec.get("template") or {}).get("spec") or {}
+    if spec.get("scalingMode") == "DaemonSet" or pod.get("hostNetwork"):
+        return ""
+    return str(pod.get("hostname") or f"{nodeset['metadata']['name']}-")
 
 
 def _missing(spec: NodeSetSpec) -> str:
     return unsupported(
         {
             "spec.ssh.enabled": spec.ssh.enabled,
-            "spec.volumeClaimTemplates": spec.volume_claim_templates,
-            "spec.pinToNode": spec.pin_to_node,
             "spec.updateStrategy.type ScheduledUpdate": spec.update_strategy.type == "ScheduledUpdate",
         }
     )

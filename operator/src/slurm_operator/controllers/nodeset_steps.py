@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slurm_operator.api.names import LABEL_POD_PROTECT
 from slurm_operator.desired.nodeset_status import CONDITION_PREFIX, pod_conditions, protected
 from slurm_operator.desired.scale import Plan, Seen, Worker
+from slurm_operator.desired.worker import Seat
 from slurm_operator.errors import Unknown
 from slurm_operator.kube.errors import AlreadyExists, Conflict, NotFound
 from slurm_operator.kube.objects import is_deleting, labels_of, set_conditions
@@ -55,7 +57,7 @@ class Steps:
             node = now[name]
             if node is not None and ("DRAIN" not in node.states or (ours(node.reason) and node.reason != reason)):
                 by_reason.setdefault(reason, []).append(name)
-        await _all(
+        await gather_all(
             slurm.client.update_nodes(names, state="DRAIN", reason=reason) for reason, names in by_reason.items()
         )
         for reason, names in by_reason.items():
@@ -71,7 +73,7 @@ class Steps:
             now = await self._asked().cache.read_now([worker.slurm_name for worker in (*placed, *plan.remake)])
             certain += [worker for worker in placed if _removable(now[worker.slurm_name])]
             certain += [worker for worker in plan.remake if now[worker.slurm_name] is None]
-        await _all(self._delete(worker) for worker in certain)
+        await gather_all(self._delete(worker) for worker in certain)
 
     async def _delete(self, worker: Worker) -> None:
         pod = self._pods[worker.name]
@@ -81,16 +83,26 @@ class Steps:
         except (Conflict, NotFound):
             self._do.enqueue(self._key, 0.5)
 
-    async def creations(self, plan: Plan, make: Callable[[int], Object]) -> None:
-        """New pods in growing batches, so that a refusal (a quota, say) costs one request and not hundreds."""
-        ordinals = list(plan.create)
+    async def creations(self, seats: Sequence[Seat], make: Callable[[Seat], tuple[Object, Sequence[Object]]]) -> None:
+        """New pods in growing batches, so that a refusal (a quota, say) costs one request and not hundreds.
+
+        `make` gives the pod and its claims, which come first.
+        """
+        left = list(seats)
         size = 1
-        while ordinals:
-            batch, ordinals = ordinals[:size], ordinals[size:]
-            await _all(self._create(make(ordinal)) for ordinal in batch)
+        while left:
+            batch, left = left[:size], left[size:]
+            await gather_all(self._create(*make(seat)) for seat in batch)
             size = min(2 * size, AT_ONCE)
 
-    async def _create(self, pod: Object) -> None:
+    async def _create(self, pod: Object, claims: Sequence[Object]) -> None:
+        for claim in claims:
+            found = self._do.claims.get(self._key.namespace, claim["metadata"]["name"])
+            if found is not None and is_deleting(found):
+                return  # its end is an event
+            if found is None:
+                with suppress(AlreadyExists):  # somebody else's, which the worker then uses
+                    await self._do.create(self._key, claim)
         try:
             await self._do.create(self._key, pod)
         except AlreadyExists:
@@ -103,8 +115,8 @@ class Steps:
             return
         slurm = self._asked()
         now = await slurm.cache.read_now(plan.forget)
-        names = [name for name in plan.forget if _forgettable(now[name])]
-        await _all(self._forget(slurm, name) for name in names)
+        names = [name for name in plan.forget if _forgettable(now[name], lost=name in plan.lost)]
+        await gather_all(self._forget(slurm, name) for name in names)
         if names:
             slurm.cache.poke()
 
@@ -129,7 +141,7 @@ class Steps:
                 changes.append(self._label(pod, label))
             if node is not None:
                 changes += self._conditions(pod, node)
-        await _all(changes)
+        await gather_all(changes)
 
     async def _label(self, pod: Object, value: str | None) -> None:
         try:
@@ -172,17 +184,17 @@ def _removable(node: NodeInfo | None) -> bool:
     return node is None or is_drained(node)
 
 
-def _forgettable(node: NodeInfo | None) -> bool:
+def _forgettable(node: NodeInfo | None, *, lost: bool) -> bool:
     if node is None or is_busy(node):
         return False
-    return "DRAIN" not in node.states or ours(node.reason)
+    return lost or "DRAIN" not in node.states or ours(node.reason)
 
 
 def _facts(entries: Iterable[Object]) -> set[tuple[str, str, str, str]]:
     return {(entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", "")) for entry in entries}
 
 
-async def _all(calls: Iterable[Awaitable[object]]) -> None:
+async def gather_all(calls: Iterable[Awaitable[object]]) -> None:
     """All of them, some at a time; the first failure is raised when every call has ended."""
     limit = asyncio.Semaphore(AT_ONCE)
 

@@ -37,9 +37,16 @@ def protected(node: NodeInfo) -> bool:
 
 
 def nodeset_report(
-    wanted: Wanted, seen: Seen, plan: Plan, selector: str, generation: int, problems: Sequence[str], missing: str
+    wanted: Wanted,
+    seen: Seen,
+    plan: Plan,
+    selector: str,
+    generation: int,
+    problems: Sequence[str],
+    faults: Sequence[str] = (),
+    missing: str = "",
 ) -> Report:
-    """`problems` are pods that fail, `missing` tells of fields that are not supported."""
+    """`problems` are pods that fail, `faults` what else is in the way, `missing` tells of fields without effect."""
     live = [worker for worker in seen.workers if not worker.deleting and worker.phase != "Ended"]
     staying = [worker for worker in live if worker.name not in plan.leaving]
     fields = _counts(wanted, seen, live, selector, generation)
@@ -53,10 +60,12 @@ def nodeset_report(
     busy = _busy(plan)
     if not busy and len(usable) < wanted.replicas and not problems:
         busy = "The others are starting."
-    fault, reason = _fault(staying, seen, problems, missing)
+    fault, reason = _fault(staying, seen, problems, faults, missing)
     done = len(usable) >= wanted.replicas and not plan.leaving and not (plan.outdated and wanted.rolling)
     if drained := fields["slurmDrain"]:
         text = f"{text}, {drained} of them drained"
+    if done and not wanted.replicas and wanted.places is not None:
+        text = "No Kubernetes node matches the pod's node selector, affinity and tolerations"
     if done:
         return Report(True, "Ready" if wanted.replicas else "NoneWanted", f"{text}.", busy, fault, reason, fields)
     parts = (text, fault, busy if busy != fault else "")
@@ -92,8 +101,8 @@ def _counts(wanted: Wanted, seen: Seen, live: Sequence[Worker], selector: str, g
 
 def _busy(plan: Plan) -> str:
     parts = []
-    if plan.create:
-        parts.append(f"creating {len(plan.create)} workers")
+    if count := len(plan.create) + len(plan.place):
+        parts.append(f"creating {count} workers")
     if plan.waiting:
         why = "until Slurm can be asked about" if plan.blind else "for the jobs of"
         parts.append(f"waiting {why} {listed(list(plan.waiting))}")
@@ -104,7 +113,9 @@ def _busy(plan: Plan) -> str:
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def _fault(staying: Sequence[Worker], seen: Seen, problems: Sequence[str], missing: str) -> tuple[str, str]:
+def _fault(
+    staying: Sequence[Worker], seen: Seen, problems: Sequence[str], faults: Sequence[str], missing: str
+) -> tuple[str, str]:
     if problems:
         return listed(list(problems)), "PodsFailing"
     bad = []
@@ -114,6 +125,8 @@ def _fault(staying: Sequence[Worker], seen: Seen, problems: Sequence[str], missi
             bad.append(f"Slurm node {node.name} is {'+'.join(sorted(node.states))}: {node.reason or 'no reason given'}")
     if bad:
         return listed(sorted(bad)), "NodesDown"
+    if faults:
+        return listed(list(faults)), "Refused"
     return missing, "NotSupported"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from slurm_operator.api.names import (
+    ANNOTATION_MACHINE,
     ANNOTATION_NODE_CORDON_REASON,
     ANNOTATION_POD_CORDON,
     ANNOTATION_POD_DEADLINE,
@@ -13,11 +14,13 @@ from slurm_operator.api.names import (
     LABEL_POD_HOSTNAME,
     LABEL_POD_INDEX,
     LABEL_REVISION,
+    LABEL_SCALING_MODE,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
+from slurm_operator.desired.podinfo import podinfo_of
 from slurm_operator.desired.scale import Phase, Seen, Worker
 from slurm_operator.desired.status import pod_ready
-from slurm_operator.desired.worker import group_name, ordinal_of
+from slurm_operator.desired.worker import group_name, ordinal_of, short_name
 from slurm_operator.kube.objects import annotations_of, condition, is_deleting, labels_of, uid_of
 from slurm_operator.kube.resources import Object
 from slurm_operator.slurm.types import NodeInfo
@@ -28,7 +31,7 @@ _REASON_LIMIT = 256  # characters of a cordon reason that reach Slurm
 
 
 def observe(
-    name: str,
+    owner: Object,
     spec: NodeSetSpec,
     pods: Iterable[Object],
     node_of: NodeOf,
@@ -37,46 +40,81 @@ def observe(
 ) -> Seen:
     """`pods` are those of the NodeSet, `node_of` gives a Kubernetes node by name, `slurm` is None when unknown."""
     workers = [worker for pod in pods if (worker := worker_of(pod, spec, node_of, now)) is not None]
-    return Seen(workers=tuple(workers), slurm=slurm, records=records(name, spec, slurm or {}), now=now)
+    found = records(owner, spec, slurm or {})
+    lost = {
+        name
+        for name, machine in found.items()
+        if spec.prune_slurm_node_records == "NodeNotFound" and machine and node_of(machine) is None
+    }
+    return Seen(workers=tuple(workers), slurm=slurm, records=tuple(found), lost=lost, now=now)
 
 
 def worker_of(pod: Object, spec: NodeSetSpec, node_of: NodeOf, now: float) -> Worker | None:
     """One worker; None for a pod without the labels of one."""
     labels, meta = labels_of(pod), pod["metadata"]
     index = labels.get(LABEL_POD_INDEX, "")
-    if not index.isdigit():
+    mode = labels.get(LABEL_SCALING_MODE) or ("statefulset" if index else "")
+    if not (index.isdigit() if mode == "statefulset" else mode == "daemonset"):
         return None
     ready = pod_ready(pod)
     since = moment((condition(pod, "Ready") or {}).get("lastTransitionTime")) if ready else 0.0
-    machine = (pod.get("spec") or {}).get("nodeName", "")
+    placed = bool((pod.get("spec") or {}).get("nodeName"))
+    machine = pod["spec"]["nodeName"] if placed else annotations_of(pod).get(ANNOTATION_MACHINE, "")
+    node = node_of(machine) if machine else None
     return Worker(
         name=meta["name"],
         uid=uid_of(pod),
-        ordinal=int(index),
-        slurm_name=labels.get(LABEL_POD_HOSTNAME, meta["name"]),
+        ordinal=int(index) if mode == "statefulset" else -1,
+        slurm_name=labels.get(LABEL_POD_HOSTNAME) or short_name(machine),
         revision=labels.get(LABEL_REVISION, ""),
         phase=_PHASES.get((pod.get("status") or {}).get("phase", ""), "Unknown"),
-        placed=bool(machine),
+        placed=placed,
         ready=ready,
         available=ready and now - since >= spec.min_ready_seconds,
         deleting=is_deleting(pod),
-        cordoned=_cordon_reason(pod, node_of(machine) if machine else None),
+        cordoned=_cordon_reason(pod, node),
         cost=_number(annotations_of(pod).get(ANNOTATION_POD_DELETION_COST)),
         deadline=moment(annotations_of(pod).get(ANNOTATION_POD_DEADLINE)),
         since=since,
         created=moment(meta.get("creationTimestamp")),
+        machine=machine,
+        unwanted=_unwanted(mode, spec, machine, placed=placed, known=node is not None),
     )
 
 
-def records(name: str, spec: NodeSetSpec, slurm: Mapping[str, NodeInfo]) -> dict[int, str]:
-    """Slurm's nodes of this NodeSet by ordinal: they have its name and its feature."""
-    group = group_name(name, spec)
-    found: dict[int, str] = {}
+def _unwanted(mode: str, spec: NodeSetSpec, machine: str, *, placed: bool, known: bool) -> str:
+    """Why a worker has to go, as far as it can be told from it alone."""
+    if mode != spec.scaling_mode.lower():
+        return f"its NodeSet is in scalingMode {spec.scaling_mode} now"
+    if machine and not placed and not known:
+        return f"Kubernetes node {machine}, which it was bound to, is gone"
+    return ""
+
+
+def records(owner: Object, spec: NodeSetSpec, slurm: Mapping[str, NodeInfo]) -> dict[str, str]:
+    """Slurm's nodes of this NodeSet, and the Kubernetes node that each was on last ("": not known).
+
+    The Comment says whose they are. One without is ours if its name has our form and its features hold our group.
+    """
+    meta = owner["metadata"]
+    name, group = meta["name"], group_name(meta["name"], spec)
+    found: dict[str, str] = {}
     for node in slurm.values():
-        ordinal = ordinal_of(node.name, name, spec)
-        if ordinal is not None and group in (*node.features, *node.active_features):
-            found[ordinal] = node.name
+        info = podinfo_of(node.comment)
+        if info is not None:
+            if (info.namespace, info.node_set_name) == (meta["namespace"], name):
+                found[node.name] = info.node
+        elif group in (*node.features, *node.active_features) and _our_form(node, name, spec):
+            found[node.name] = ""
     return found
+
+
+def _our_form(node: NodeInfo, name: str, spec: NodeSetSpec) -> bool:
+    """In scalingMode DaemonSet names have no form; there, a dynamic node whose first feature is the group is ours."""
+    if ordinal_of(node.name, name, spec) is not None:
+        return True
+    group = group_name(name, spec)
+    return spec.scaling_mode == "DaemonSet" and "DYNAMIC_NORM" in node.states and tuple(node.features[:1]) == (group,)
 
 
 def moment(text: str | None) -> float:

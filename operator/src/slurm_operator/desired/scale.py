@@ -10,7 +10,7 @@ Rules that hold whatever else happens:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,7 +29,10 @@ _PHASE_ORDER = {"Pending": 0, "Unknown": 1, "Running": 2, "Ended": 0}
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker pod, as far as the plan needs it. Times are UNIX seconds; `since` is when it turned ready."""
+    """One worker pod, as far as the plan needs it. Times are UNIX seconds; `since` is when it turned ready.
+
+    In scalingMode DaemonSet a worker has no number: its ordinal is -1.
+    """
 
     name: str
     uid: str
@@ -47,29 +50,41 @@ class Worker:
     deadline: float = 0.0
     since: float = 0.0
     created: float = 0.0
+    machine: str = ""
+    """The Kubernetes node it runs on, or may only run on."""
+    unwanted: str = ""
+    """Why it has to go whatever the number of workers; "" when it need not."""
+    retry_in: float = 0.0
+    """Of an ended worker: seconds until it is replaced."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the NodeSet asks for."""
+    """What the NodeSet asks for: `replicas` workers, or (scalingMode DaemonSet) one on each of `places`.
+
+    `places` maps Kubernetes nodes to the names of their Slurm nodes; replicas is then their number.
+    """
 
     namespace: str
     replicas: int
     revision: str
     rolling: bool = True
     max_unavailable: int | str = "25%"
+    places: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Seen:
     """What there is. `slurm` maps Slurm node names to nodes; None means that Slurm cannot be asked now.
 
-    `records` are Slurm's nodes of this NodeSet by ordinal, with or without a pod.
+    `records` are Slurm's nodes of this NodeSet, with or without a pod; `lost` those of them that are to go even if an
+    administrator drained them, since their machine is gone for good.
     """
 
     workers: Sequence[Worker]
     slurm: Mapping[str, NodeInfo] | None
-    records: Mapping[int, str] = field(default_factory=dict)
+    records: Collection[str] = ()
+    lost: Collection[str] = ()
     now: float = 0.0
 
 
@@ -82,7 +97,9 @@ class Plan:
     delete: tuple[Worker, ...] = ()
     remake: tuple[Worker, ...] = ()  # unknown to Slurm though ready
     create: tuple[int, ...] = ()
+    place: tuple[str, ...] = ()  # Kubernetes nodes to create workers on
     forget: tuple[str, ...] = ()  # Slurm nodes without a pod
+    lost: frozenset[str] = frozenset()  # of these, the ones whose drain does not matter any more
     waiting: tuple[str, ...] = ()  # pods to remove that still run a job, or may
     leaving: tuple[str, ...] = ()  # pods that scale-in removes
     outdated: int = 0
@@ -92,7 +109,9 @@ class Plan:
     @property
     def idle(self) -> bool:
         """Nothing to do and nothing under way."""
-        work = (self.undrain, self.drain, self.delete, self.remake, self.create, self.forget, self.waiting)
+        work = (
+            self.undrain, self.drain, self.delete, self.remake, self.create, self.place, self.forget, self.waiting
+        )  # fmt: skip
         return not any(work) and not self.outdated
 
 
@@ -101,12 +120,14 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
     present = [worker for worker in seen.workers if not worker.deleting]
     ended = [worker for worker in present if worker.phase == "Ended"]
     live = [worker for worker in present if worker.phase != "Ended"]
-    leaving = sorted(live, key=lambda worker: _order(worker, seen))[: max(0, len(live) - wanted.replicas)]
+    unwanted = [worker for worker in live if worker.unwanted]
+    rest = sorted((worker for worker in live if not worker.unwanted), key=lambda worker: _order(worker, seen))
+    leaving = unwanted + rest[: max(0, len(rest) - wanted.replicas)]
     staying = [worker for worker in live if worker not in leaving]
     outdated = [worker for worker in staying if worker.revision != wanted.revision]
     replaced = _to_replace(wanted, seen, staying, outdated)
 
-    delete = list(ended)
+    delete = [worker for worker in ended if worker.retry_in <= 0]
     waiting: list[str] = []
     drain: dict[str, str] = {}
     for worker, why in [*((w, "scale-in") for w in leaving), *((w, "update") for w in replaced)]:
@@ -121,19 +142,21 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
     kept = [worker for worker in staying if worker not in replaced]
     undrain, cordon = _cordons(kept, seen)
     remake, recheck = _unregistered(kept, seen)
-    create = _missing(wanted, seen.workers)
+    looks = [worker.retry_in for worker in ended if worker.retry_in > 0] + ([] if recheck is None else [recheck])
     return Plan(
         undrain=undrain,
         drain=drain | cordon,
         delete=tuple(delete[:BURST]),
         remake=remake,
-        create=create,
+        create=_missing(wanted, seen.workers) if wanted.places is None else (),
+        place=_vacant(wanted.places, seen.workers) if wanted.places is not None else (),
         forget=_forgotten(seen),
+        lost=frozenset(seen.lost),
         waiting=tuple(sorted(waiting)),
         leaving=tuple(sorted(worker.name for worker in leaving)),
         outdated=len(outdated),
         blind=seen.slurm is None and bool(waiting or any(worker.cordoned for worker in kept)),
-        recheck=recheck,
+        recheck=min(looks) if looks else None,
     )
 
 
@@ -197,6 +220,8 @@ def _removal(worker: Worker, seen: Seen) -> Literal["delete", "drain", "wait"]:
 
 def _removal_reason(namespace: str, worker: Worker, why: str) -> str:
     what = "is pending termination for scale-in" if why == "scale-in" else "is to be replaced by a new revision"
+    if worker.unwanted:
+        what = f"is pending termination: {worker.unwanted}"
     return f"{PREFIX}Pod ({namespace}/{worker.name}) {what}"
 
 
@@ -237,7 +262,7 @@ def _unregistered(kept: Iterable[Worker], seen: Seen) -> tuple[tuple[Worker, ...
 
 def _missing(wanted: Wanted, workers: Iterable[Worker]) -> tuple[int, ...]:
     """Ordinals to create, lowest first. A pod holds its place until it is gone: two cannot have one name."""
-    held = {worker.ordinal for worker in workers}
+    held = {worker.ordinal for worker in workers if worker.ordinal >= 0}
     count = min(BURST, wanted.replicas - len(held))
     free: list[int] = []
     ordinal = 0
@@ -248,21 +273,28 @@ def _missing(wanted: Wanted, workers: Iterable[Worker]) -> tuple[int, ...]:
     return tuple(free)
 
 
+def _vacant(places: Mapping[str, str], workers: Iterable[Worker]) -> tuple[str, ...]:
+    """Places without a worker. Like an ordinal, a machine and a name are held until the pod is gone."""
+    held = {worker.machine for worker in workers}
+    names = {worker.slurm_name for worker in workers}
+    return tuple(machine for machine, name in places.items() if machine not in held and name not in names)[:BURST]
+
+
 def _forgotten(seen: Seen) -> tuple[str, ...]:
-    """Records of workers that are gone. One that an administrator drained is kept, reason and all.
+    """Records of workers that are gone. One that an administrator drained is kept, reason and all, unless it is lost.
 
     Also of those that are about to come back: Slurm gives a node that registers again what its old record says, so a
     new revision's CPUs, GPUs or weight would never be seen.
     """
     if seen.slurm is None:
         return ()
-    present = {worker.ordinal for worker in seen.workers}
+    present = {worker.slurm_name for worker in seen.workers}
     names = []
-    for ordinal, name in seen.records.items():
+    for name in seen.records:
         node = seen.slurm.get(name)
-        if ordinal in present or node is None or is_busy(node):
+        if name in present or node is None or is_busy(node):
             continue
-        foreign = "DRAIN" in node.states and not ours(node.reason)
+        foreign = "DRAIN" in node.states and not ours(node.reason) and name not in seen.lost
         answering = not ({"DOWN", "NOT_RESPONDING", "DRAIN"} & node.states)
         if not foreign and not answering:
             names.append(name)

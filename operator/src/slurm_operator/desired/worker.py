@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
 
 from slurm_operator.api.load import InvalidSpec
 from slurm_operator.api.names import (
+    ANNOTATION_MACHINE,
     APP_WORKER,
     ETC_SLURM,
     LABEL_CLUSTER,
@@ -25,6 +30,7 @@ from slurm_operator.api.names import (
     workers_service,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
+from slurm_operator.desired.claims import template_names, volumes
 from slurm_operator.desired.conf_syntax import BadConf, Setting, check_node, parse
 from slurm_operator.desired.parts import (
     Cluster,
@@ -55,8 +61,39 @@ case $shown in *DRAIN*) case $reason in "slurm-operator: "*) exit 0 ;; esac ;; *
 timeout 5 scontrol update "NodeName=$node" State=DOWN "Reason=${reason:-slurm-operator: Pod is terminating}" || true
 """
 
+# Kubernetes gives DaemonSet pods the same: what a machine goes through passes by, and a cordon is for Slurm to heed.
+DAEMON_TOLERATIONS = (
+    *({"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
+      for key in ("not-ready", "unreachable")),
+    *({"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoSchedule"}
+      for key in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
+)  # fmt: skip
+HOST_NETWORK_TOLERATION = {
+    "key": "node.kubernetes.io/network-unavailable", "operator": "Exists", "effect": "NoSchedule",
+}  # fmt: skip
+# Labels that a chart's own version writes; they say nothing about the worker.
+CHART_LABELS = ("helm.sh/chart", "app.kubernetes.io/version")
+
 _HOSTNAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _MAX_HOSTNAME = 63
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The name of a worker and where it may run."""
+
+    pod: str
+    slurm_name: str
+    """"" with hostNetwork in scalingMode StatefulSet: it is known when the pod is placed."""
+    index: str = ""
+    """The ordinal as text; "" in scalingMode DaemonSet."""
+    machine: str = ""
+    """The only Kubernetes node it may run on; "" for any."""
+
+    @property
+    def suffix(self) -> str:
+        """Last part of the names of its claims."""
+        return self.index or self.slurm_name
 
 
 def group_name(name: str, spec: NodeSetSpec) -> str:
@@ -73,13 +110,32 @@ def ordinal_text(ordinal: int, spec: NodeSetSpec) -> str:
     return str(ordinal).zfill(spec.ordinal_padding)
 
 
-def pod_name(name: str, spec: NodeSetSpec, ordinal: int) -> str:
-    return f"{name}-{ordinal_text(ordinal, spec)}"
+def numbered(name: str, spec: NodeSetSpec, ordinal: int, machine: str = "") -> Seat:
+    """Seat of a worker in scalingMode StatefulSet. Raises InvalidSpec where the name is no host name."""
+    index = ordinal_text(ordinal, spec)
+    hostname = f"{host_prefix(name, spec)}{index}"
+    if not _HOSTNAME.match(hostname) or len(hostname) > _MAX_HOSTNAME:
+        raise InvalidSpec(f"spec.template.spec.hostname: {hostname!r} is no host name ({_MAX_HOSTNAME} characters)")
+    return Seat(f"{name}-{index}", "" if host_network(spec) else hostname, index, machine)
 
 
-def slurm_node_name(name: str, spec: NodeSetSpec, ordinal: int) -> str:
-    """Host name of the pod, which is the name of its Slurm node."""
-    return f"{host_prefix(name, spec)}{ordinal_text(ordinal, spec)}"
+def on_machine(name: str, machine: str, slurm_name: str) -> Seat:
+    """Seat of the worker of a Kubernetes node in scalingMode DaemonSet."""
+    pod = f"{name}-{slurm_name}"
+    if len(pod) > _MAX_HOSTNAME:  # it is the value of a label, too
+        digest = hashlib.sha256(pod.encode()).hexdigest()[:10]
+        pod = f"{pod[: _MAX_HOSTNAME - 11].rstrip('-')}-{digest}"
+    return Seat(pod, slurm_name, machine=machine)
+
+
+def host_network(spec: NodeSetSpec) -> bool:
+    """The pod has the host name of its machine."""
+    return bool(spec.template.spec.get("hostNetwork"))
+
+
+def short_name(machine: str) -> str:
+    """Slurm's name of a Kubernetes node: up to the first dot, as slurmd names itself."""
+    return machine.split(".", 1)[0]
 
 
 def ordinal_of(node: str, name: str, spec: NodeSetSpec) -> int | None:
@@ -98,27 +154,59 @@ def pod_selector(name: str) -> str:
 
 
 def revision(name: str, spec: NodeSetSpec, cluster: Cluster) -> str:
-    """Hash of all that a worker is made of except its number: another hash means the pod has to be replaced."""
-    return canonical_hash([_template(name, spec, cluster), host_prefix(name, spec), spec.ordinal_padding])[:10]
+    """Hash of what users say about a worker, and of what it is told about its cluster: another one rolls the workers.
+
+    What the operator itself adds is left out: a new version of it must not drain every worker. So are the labels in
+    which charts write their version.
+    """
+    return canonical_hash([revision_data(spec), cluster.conf_server, msgspec.to_builtins(cluster.slurm_key), name])[:10]
 
 
-def worker(owner: Object, spec: NodeSetSpec, cluster: Cluster, ordinal: int) -> Object:
+def revision_data(spec: NodeSetSpec) -> Map:
+    """The fields that workers are made of. One that says nothing is left out, so that new fields change no hash."""
+    everything: Map = msgspec.to_builtins(spec)
+    kept = ("template", "slurmd", "logfile", "extraConf", "ordinalPadding", "oversubscribeNode")
+    data = {field: everything[field] for field in (*kept, *(["ssh"] if spec.ssh.enabled else []))}
+    data["template"]["metadata"]["labels"] = {
+        key: value for key, value in spec.template.metadata.labels.items() if key not in CHART_LABELS
+    }
+    data["volumes"] = template_names(spec)
+    return {field: value for field, value in data.items() if value}
+
+
+def worker(owner: Object, spec: NodeSetSpec, cluster: Cluster, seat: Seat) -> Object:
     """The pod of one worker. Raises InvalidSpec where no valid pod can be made."""
     name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
-    template = _template(name, spec, cluster)
-    hostname = slurm_node_name(name, spec, ordinal)
-    if not _HOSTNAME.match(hostname) or len(hostname) > _MAX_HOSTNAME:
-        raise InvalidSpec(f"spec.template.spec.hostname: {hostname!r} is no host name ({_MAX_HOSTNAME} characters)")
-    pod = pod_name(name, spec, ordinal)
-    template["metadata"]["labels"] |= {
-        LABEL_POD_NAME: pod,
-        LABEL_POD_INDEX: ordinal_text(ordinal, spec),
-        LABEL_POD_HOSTNAME: hostname,
+    pod = template(name, spec, cluster)
+    own = {
+        LABEL_POD_NAME: seat.pod,
+        LABEL_POD_INDEX: seat.index,
+        LABEL_POD_HOSTNAME: seat.slurm_name,
         LABEL_REVISION: revision(name, spec, cluster),
     }
-    template["metadata"] |= {"name": pod, "namespace": namespace, "ownerReferences": [owner_reference(owner)]}
-    template["spec"]["hostname"] = hostname
-    return {"apiVersion": "v1", "kind": "Pod", **template}
+    pod["metadata"]["labels"] |= {label: value for label, value in own.items() if value}
+    pod["metadata"] |= {"name": seat.pod, "namespace": namespace, "ownerReferences": [owner_reference(owner)]}
+    if seat.machine:
+        pod["metadata"].setdefault("annotations", {})[ANNOTATION_MACHINE] = seat.machine
+        _pin(pod["spec"], seat.machine, alone=spec.scaling_mode == "DaemonSet")
+    if seat.slurm_name:
+        pod["spec"]["hostname"] = seat.slurm_name
+    claimed = volumes(name, spec, seat.suffix)
+    taken = {volume["name"] for volume in claimed}
+    pod["spec"]["volumes"] = [*(one for one in pod["spec"]["volumes"] if one["name"] not in taken), *claimed]
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def _pin(pod: Map, machine: str, *, alone: bool) -> None:
+    """Required node affinity to one machine: `alone` in place of the user's terms (they hold for it), else on top."""
+    pin = {"key": "metadata.name", "operator": "In", "values": [machine]}
+    affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [] if alone else required.get("nodeSelectorTerms") or []
+    affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {
+        "nodeSelectorTerms": [{**term, "matchFields": [*(term.get("matchFields") or []), pin]} for term in terms]
+        or [{"matchFields": [pin]}]
+    }
 
 
 def cluster_service(controller: Object, cluster: Cluster) -> Object:
@@ -168,7 +256,8 @@ def node_conf(name: str, spec: NodeSetSpec) -> str:
     return " ".join([f"Features={','.join(unique)}", *(str(others[key]) for key in sorted(others))])
 
 
-def _template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
+def template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
+    """metadata and spec of a worker pod, without what is one worker's own."""
     own = labels(APP_WORKER, name, cluster.name, "worker") | {LABEL_SCALING_MODE: spec.scaling_mode.lower()}
     base: Map = {
         "automountServiceAccountToken": False,
@@ -188,12 +277,17 @@ def _template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
             {"name": "dshm", "emptyDir": {"medium": "Memory"}},
         ],
     }
+    if spec.scaling_mode == "DaemonSet":
+        base["tolerations"] += [*DAEMON_TOLERATIONS, *([HOST_NETWORK_TOLERATION] if host_network(spec) else [])]
+    if host_network(spec):
+        base["dnsPolicy"] = "ClusterFirstWithHostNet"
     if not spec.oversubscribe_node:
         term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {LABEL_NAME: APP_WORKER}}}
         base["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    template = pod_template(own, base, spec.template)
-    _keep_apart(template["spec"], base)
-    return template
+    made = pod_template(own, base, spec.template)
+    made["spec"].pop("hostname", None)  # a prefix there, see host_prefix
+    _keep_apart(made["spec"], base)
+    return made
 
 
 def _keep_apart(pod: Map, base: Map) -> None:
