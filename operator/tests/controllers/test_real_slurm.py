@@ -232,18 +232,11 @@ def test_a_token_is_signed_kept_and_works(lab: Lab) -> None:
 
 def test_what_is_not_supported_says_so(lab: Lab) -> None:
     meta = {"namespace": NAMESPACE}
-    reference = {"controllerRef": {"name": "slurm"}}
     version = {"apiVersion": "slinky.slurm.net/v1beta1"}
     lab.apply(
         {**version, "kind": "Accounting", "metadata": {**meta, "name": "inside"}, "spec": {}},
-        {
-            **version,
-            "kind": "NodeSet",
-            "metadata": {**meta, "name": "every"},
-            "spec": {**reference, "scalingMode": "DaemonSet"},
-        },
     )
-    for kind, name in (("accounting", "inside"), ("nodeset", "every")):
+    for kind, name in (("accounting", "inside"),):
 
         def reason(kind: str = kind, name: str = name) -> bool:
             return bool(lab.condition(kind, name)["reason"] == "NotSupported")

@@ -62,7 +62,7 @@ def nodeset_report(
         busy = "The others are starting."
     fault, reason = _fault(staying, seen, problems, faults, missing)
     done = len(usable) >= wanted.replicas and not plan.leaving and not (plan.outdated and wanted.rolling)
-    if drained := fields["slurmDrain"]:
+    if drained := sum("DRAIN" in seen.slurm[one.slurm_name].states for one in usable):
         text = f"{text}, {drained} of them drained"
     if done and not wanted.replicas and wanted.places is not None:
         text = "No Kubernetes node matches the pod's node selector, affinity and tolerations"
