@@ -33,7 +33,7 @@ FULL: Values = {
         "podSpec": {"tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}], "priorityClassName": "high"},
     },
     "restapi": {"replicas": 2},
-    "accounting": {"enabled": True, "externalConfig": {"host": "db"}},
+    "accounting": {"enabled": True, "external": True, "externalConfig": {"host": "db"}},
     "loginsetDefaults": {"rootSshAuthorizedKeys": "ssh-ed25519 CCCC"},
     "loginsets": {"login": {"replicas": 2, "service": {"spec": {"type": "LoadBalancer"}}}, "off": {"enabled": False}},
     "nodesetDefaults": {"podSpec": {"nodeSelector": {"kubernetes.io/os": "linux"}}},

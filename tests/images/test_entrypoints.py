@@ -241,7 +241,7 @@ def test_keys_of_users_are_printed_by_name_only(tmp_path: Path) -> None:
     (tmp_path / "alice").write_text("ssh-ed25519 AAAA alice\n")
     (tmp_path / "keys").mkdir()
     script = tmp_path / "authorized-keys"
-    text = (IMAGES / "login/authorized-keys").read_text()
+    text = (IMAGES / "slurm-base/ssh/authorized-keys").read_text()
     script.write_text(text.replace("/etc/ssh/authorized_keys.d", str(tmp_path)))
 
     def ask(*words: str) -> tuple[int, str]:
@@ -255,7 +255,7 @@ def test_keys_of_users_are_printed_by_name_only(tmp_path: Path) -> None:
 
 
 def test_no_password_and_no_root_without_a_key() -> None:
-    config = (IMAGES / "login/sshd_config").read_text().splitlines()
+    config = (IMAGES / "slurm-base/ssh/sshd_config").read_text().splitlines()
     for line in ("PasswordAuthentication no", "KbdInteractiveAuthentication no", "PermitRootLogin no"):
         assert line in config
     entry = (IMAGES / "login/login-entrypoint").read_text()

@@ -129,3 +129,29 @@ service:
 {{- define "slurm.merged" -}}
 {{- mergeOverwrite (dict) (deepCopy (.defaults | default dict)) (deepCopy (.own | default dict)) | toYaml -}}
 {{- end }}
+
+{{/* A PodDisruptionBudget for pods of the operator: dict root, name, app, instance, budget */}}
+{{- define "slurm.pdb" }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "slurm.metadata" (dict "root" .root "name" .name) | nindent 2 }}
+spec:
+  {{- if hasKey .budget "minAvailable" }}
+  minAvailable: {{ .budget.minAvailable }}
+  {{- else }}
+  maxUnavailable: {{ .budget.maxUnavailable | default 1 }}
+  {{- end }}
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: {{ .app }}
+      app.kubernetes.io/instance: {{ .instance }}
+{{- end }}
+
+{{/* Reference to the Secret key with sssd.conf; empty when there is none */}}
+{{- define "slurm.sssdConfRef" -}}
+{{- if .Values.sssd.enabled -}}
+{{- toYaml (.Values.sssd.secretRef | default (dict "name" (printf "%s-sssd" (include "slurm.fullname" .)) "key" "sssd.conf")) -}}
+{{- end -}}
+{{- end }}

@@ -35,8 +35,15 @@ ANNOTATION_TOPOLOGY: Final = "topology.slinky.slurm.net/spec"
 ANNOTATION_FEATURES: Final = "features.slinky.slurm.net/spec"
 ANNOTATION_HOSTNAME: Final = "nodeset.slinky.slurm.net/hostname-override"
 ANNOTATION_NODE_CORDON_REASON: Final = "nodeset.slinky.slurm.net/node-cordon-reason"
-# Annotations on the slurmctld pod
+# Annotations on pods of daemons, and on Secrets with tokens: hashes of what they were made from
 ANNOTATION_CONFIG_HASH: Final = "slinky.slurm.net/slurm-config-hash"
+ANNOTATION_SLURM_KEY_HASH: Final = "slinky.slurm.net/slurm-key-hash"
+ANNOTATION_JWT_KEY_HASH: Final = "slinky.slurm.net/jwt-key-hash"
+ANNOTATION_SLURMDBD_HASH: Final = "slinky.slurm.net/slurmdbd-conf-hash"
+ANNOTATION_SSHD_HASH: Final = "slinky.slurm.net/sshd-conf-hash"
+ANNOTATION_SSSD_HASH: Final = "slinky.slurm.net/sssd-conf-hash"
+# Annotation on the ConfigMap with slurm.conf: the host of the slurmdbd that slurmctld knows
+ANNOTATION_ACCOUNTING: Final = "slipway.dev/accounting-host"
 
 TAINT_WORKER: Final = "nodeset.slinky.slurm.net/worker"
 
@@ -45,6 +52,7 @@ APP_CONTROLLER: Final = "slurmctld"
 APP_WORKER: Final = "slurmd"
 APP_LOGIN: Final = "login"
 APP_RESTAPI: Final = "slurmrestd"
+APP_ACCOUNTING: Final = "slurmdbd"
 
 MANAGED_BY: Final = "slurm-operator"
 

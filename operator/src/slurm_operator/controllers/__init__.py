@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from slurm_operator.controllers.accounting import AccountingController
 from slurm_operator.controllers.cluster import ClusterController
 from slurm_operator.controllers.deployments import LoginSetController, RestApiController
 from slurm_operator.controllers.nodeset import NodeSetController
-from slurm_operator.controllers.small import AccountingController, TokenController
+from slurm_operator.controllers.token import TokenController
 from slurm_operator.runtime.controller import Controller
 from slurm_operator.runtime.manager import Manager
 

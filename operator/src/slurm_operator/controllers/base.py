@@ -26,11 +26,15 @@ REFUSED_RETRY_SECONDS = 30.0
 
 
 class Waiting(Exception):
-    """Something that this needs is not there yet; its arrival wakes the reconcile up again."""
+    """Something that this needs is not there yet; its arrival wakes the reconcile up again.
 
-    def __init__(self, reason: str, message: str) -> None:
+    What is not watched wakes up nobody: then it is looked for `again` after so many seconds.
+    """
+
+    def __init__(self, reason: str, message: str, again: float | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.again = again
 
 
 def cluster_domain() -> str:
@@ -87,6 +91,7 @@ class Reconciler(Controller, Generic[Spec]):
             report, again = await self.act(key, obj, spec)
         except Waiting as error:
             report = Report(False, error.reason, str(error), busy=str(error))
+            again = error.again
         except InvalidSpec as error:
             report = Report(False, "InvalidSpec", str(error), fault=str(error), fault_reason="InvalidSpec")
         except BadConf as error:

@@ -10,11 +10,14 @@ from slurm_operator.api.common import KeySelector
 from slurm_operator.api.controller import ControllerSpec, NamedRef
 from slurm_operator.api.load import InvalidSpec, jwt_key_of, load_spec
 from slurm_operator.api.names import (
+    ANNOTATION_ACCOUNTING,
     ANNOTATION_CONFIG_HASH,
     APP_CONTROLLER,
     LABEL_NAME,
     SLURMDBD_PORT,
     SLURMRESTD_PORT,
+    accounting_object,
+    controller_config,
     controller_pod,
     restapi_object,
 )
@@ -68,6 +71,7 @@ class ClusterController(Reconciler[ControllerSpec]):
     restapis: Informer
     accountings: Informer
     services: Informer
+    configs: Informer
     pods: Informer
 
     def setup(self) -> None:
@@ -76,11 +80,11 @@ class ClusterController(Reconciler[ControllerSpec]):
         self.restapis = self.watch(RESTAPIS, _referenced)
         for informer in (self.nodesets, self.restapis):
             informer.add_index(BY_CONTROLLER, index_by_controller)
-        self.accountings = self.watch(ACCOUNTINGS, self._reporting, status_too=False)
+        self.accountings = self.watch(ACCOUNTINGS, self._reporting)
         self.services = self.watch(SERVICES, self._of_service)
         self.owns(STATEFULSETS)
         self.owns(PDBS)
-        self.watch(CONFIGMAPS, self._using, metadata_only=True)
+        self.configs = self.watch(CONFIGMAPS, self._using, metadata_only=True)
         self.pods = self.watch(PODS, of_instance, label_selector=f"{LABEL_NAME}={APP_CONTROLLER}", transform=trim_pod)
         self.slurm.add_handler(self._slurm_event)
 
@@ -130,17 +134,18 @@ class ClusterController(Reconciler[ControllerSpec]):
         if spec.ha.enabled:
             raise InvalidSpec("spec.ha.enabled: this version of the operator runs one slurmctld")
         jwt_key = await self._keys(key, cluster)
-        files = conf_files(await self._inputs(key, cluster))
+        inputs = await self._inputs(key, cluster)
+        files = conf_files(inputs)
         config_hash = canonical_hash([files, await self._referenced_files(key, self._all_refs(spec))])
         await self.ensure(key, workers.cluster_service(obj, cluster))
         await self.ensure(key, workers.cluster_budget(obj, cluster))
         if spec.external:
-            await self.ensure(key, build.config_map(obj, cluster, files))
+            await self.ensure(key, build.config_map(obj, cluster, files, inputs.accounting_host))
             await self._connect(key, jwt_key)
             return Report(True, "External", f"slurmctld is outside, at {cluster.conf_server}."), None
         for service in build.services(obj, cluster):
             await self.ensure(key, service)
-        await self.ensure(key, build.config_map(obj, cluster, files))
+        await self.ensure(key, build.config_map(obj, cluster, files, inputs.accounting_host))
         await self.ensure(key, build.disruption_budget(obj, cluster))
         await self.ensure(key, build.stateful_set(obj, cluster, config_hash))
         pod = self.pods.get(key.namespace, controller_pod(key.name))
@@ -149,7 +154,7 @@ class ClusterController(Reconciler[ControllerSpec]):
         if pod is not None and pod_ready(pod):
             await self._connect(key, jwt_key)
             await self._forget_orphans(key)
-        return self._observe(key, spec, pod), None
+        return self._observe(key, spec, pod, accounting=bool(inputs.accounting_host)), None
 
     async def _keys(self, key: Key, cluster: Cluster) -> bytes:
         """Makes the keys that are not given; returns the JWT key. Raises Waiting for a given one that is missing."""
@@ -206,17 +211,34 @@ class ClusterController(Reconciler[ControllerSpec]):
         return groups
 
     def _accounting(self, key: Key, spec: ControllerSpec) -> tuple[str, int]:
-        """Host and port of slurmdbd; "" without accounting."""
+        """Host and port of slurmdbd; "" without accounting.
+
+        slurmctld dies if it meets slurmdbd for the first time and that does not answer. So accounting comes into
+        slurm.conf when slurmdbd is ready; from then on it stays, because slurmctld then keeps what it cannot send.
+        """
         if spec.accounting_ref is None or not spec.accounting_ref.name:
             return "", 0
         name = spec.accounting_ref.name
         accounting = self.accountings.get(key.namespace, name)
         if accounting is None:
             raise Waiting("NoAccounting", f"there is no Accounting {name} (spec.accountingRef)")
-        external = load_spec(AccountingSpec, accounting)
-        if not external.external:
-            raise InvalidSpec(f"spec.accountingRef: Accounting {name} must be external in this version of the operator")
-        return external.external_config.host, external.external_config.port or SLURMDBD_PORT
+        try:
+            found = load_spec(AccountingSpec, accounting)
+        except InvalidSpec as error:
+            raise Waiting("AccountingInvalid", f"Accounting {name} cannot be used: {error}") from None
+        if found.external:
+            host, port = found.external_config.host, found.external_config.port or SLURMDBD_PORT
+        else:
+            host, port = f"{accounting_object(name)}.{key.namespace}", found.service.port or SLURMDBD_PORT
+        ready = (condition(accounting, "Ready") or {}).get("status") == "True"
+        config = self.configs.get(key.namespace, controller_config(key.name))
+        if ready or (config and annotations_of(config).get(ANNOTATION_ACCOUNTING)):
+            return host, port
+        if config is None:
+            raise Waiting(
+                "AccountingNotReady", f"slurmdbd of Accounting {name} has to answer first (spec.accountingRef)"
+            )
+        return "", 0  # the cluster goes on without until then
 
     def _all_refs(self, spec: ControllerSpec) -> list[NamedRef]:
         return [
@@ -277,13 +299,17 @@ class ClusterController(Reconciler[ControllerSpec]):
         if orphans:
             slurm.cache.poke()
 
-    def _observe(self, key: Key, spec: ControllerSpec, pod: Object | None) -> Report:
+    def _observe(self, key: Key, spec: ControllerSpec, pod: Object | None, *, accounting: bool) -> Report:
         missing = unsupported({"spec.metrics.serviceMonitor": spec.metrics.service_monitor.enabled})
         fault_reason = "NotSupported"
         if pod is not None and pod_ready(pod):
             count = len(self.nodesets.by_index(BY_CONTROLLER, str(key)))
             text = f"slurmctld is ready; {count} NodeSet{'' if count == 1 else 's'}."
-            return Report(True, "Ready", text, fault=missing, fault_reason=fault_reason)
+            busy = ""
+            if spec.accounting_ref and spec.accounting_ref.name and not accounting:
+                busy = f"Accounting {spec.accounting_ref.name} comes into effect when its slurmdbd answers."
+                text = f"{text} {busy}"
+            return Report(True, "Ready", text, busy=busy, fault=missing, fault_reason=fault_reason)
         problem = pod_problem(pod) if pod is not None else ""
         if problem:
             text = f"slurmctld is not ready: {problem}"

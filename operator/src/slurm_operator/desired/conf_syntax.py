@@ -93,23 +93,24 @@ def check(lines: Iterable[Line], where: str) -> None:
         if first == "partitionname":
             check_partition(line.settings[1:], place)
         elif first == "nodename":
-            _check_names(line.settings[1:], slurm_keys.NODE_KNOWN, place, "node parameter")
+            check_names(line.settings[1:], slurm_keys.NODE_KNOWN, place, "node parameter")
         elif first not in slurm_keys.LINES:
-            _check_names(line.settings, slurm_keys.KNOWN - slurm_keys.LINES, place, "parameter of slurm.conf")
+            check_names(line.settings, slurm_keys.KNOWN - slurm_keys.LINES, place, "parameter of slurm.conf")
             _check_values(line.settings, slurm_keys.NUMBERS, slurm_keys.BOOLEANS, place)
 
 
 def check_partition(settings: Iterable[Setting], place: str) -> None:
     settings = tuple(settings)
-    _check_names(settings, slurm_keys.PARTITION_KNOWN, place, "partition parameter")
+    check_names(settings, slurm_keys.PARTITION_KNOWN, place, "partition parameter")
     _check_values(settings, slurm_keys.PARTITION_NUMBERS, slurm_keys.PARTITION_BOOLEANS, place)
 
 
 def check_node(settings: Iterable[Setting], place: str) -> None:
-    _check_names(settings, slurm_keys.NODE_KNOWN, place, "node parameter")
+    check_names(settings, slurm_keys.NODE_KNOWN, place, "node parameter")
 
 
-def _check_names(settings: Iterable[Setting], known: frozenset[str], place: str, what: str) -> None:
+def check_names(settings: Iterable[Setting], known: frozenset[str], place: str, what: str) -> None:
+    """Raises BadConf at the first setting whose lower-case name is not in `known`."""
     for setting in settings:
         if setting.name not in known:
             close = get_close_matches(setting.name, known, 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_operator.api.common import Metadata
 from slurm_operator.api.names import (
+    ANNOTATION_ACCOUNTING,
     ANNOTATION_CONFIG_HASH,
     APP_CONTROLLER,
     ETC_SLURM,
@@ -62,12 +64,16 @@ def _own(cluster: Cluster) -> dict[str, str]:
     return labels(APP_CONTROLLER, cluster.name, cluster.name, "controller")
 
 
-def config_map(owner: Object, cluster: Cluster, files: Mapping[str, str]) -> Object:
-    """The files that the operator makes; `desired.slurm_conf.conf_files` gives their content."""
+def config_map(owner: Object, cluster: Cluster, files: Mapping[str, str], accounting: str = "") -> Object:
+    """The files that the operator makes; `desired.slurm_conf.conf_files` gives their content.
+
+    An annotation tells that slurmctld uses the slurmdbd at `accounting` (a host).
+    """
+    user = Metadata(annotations={ANNOTATION_ACCOUNTING: accounting} if accounting else {})
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": meta(controller_config(cluster.name), cluster.namespace, _own(cluster), owner=owner),
+        "metadata": meta(controller_config(cluster.name), cluster.namespace, _own(cluster), owner=owner, user=user),
         "data": dict(files),
     }
 

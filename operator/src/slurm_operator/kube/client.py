@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from slurm_operator.kube.errors import NotFound, Unreachable
+from slurm_operator.kube.errors import Invalid, NotFound, Unreachable
 from slurm_operator.kube.objects import key_of
 from slurm_operator.kube.resources import PODS, Object, Resource, resource_of
 from slurm_operator.kube.transport import JSON, Transport
@@ -66,6 +66,15 @@ class KubeClient(Transport):
             return await self._send("get", resource, namespace, name)
         except NotFound:
             return None
+
+    async def log(self, namespace: str, pod: str, container: str, *, lines: int) -> str:
+        """The last lines that a container wrote; "" when there is no such pod or it has not started."""
+        params = {"container": container, "tailLines": str(lines)}
+        try:
+            body = await self.send("get", PODS, namespace, pod, subresource="log", params=params, accept="*/*")
+        except (NotFound, Invalid):
+            return ""
+        return body.decode(errors="replace")
 
     async def list(
         self,

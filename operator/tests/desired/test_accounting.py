@@ -1,0 +1,161 @@
+"""slurmdbd: its configuration, its pod, and what its log tells."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from slurm_operator.api.common import KeySelector
+from slurm_operator.api.load import InvalidSpec, load_spec
+from slurm_operator.api.others import AccountingSpec
+from slurm_operator.desired import accounting as build
+from slurm_operator.desired.conf_syntax import BadConf
+
+STORAGE = {"host": "db.example.com", "username": "slurm"}
+OWNER: dict[str, Any] = {
+    "apiVersion": "slinky.slurm.net/v1beta1",
+    "kind": "Accounting",
+    "metadata": {"name": "acc", "namespace": "ns", "uid": "u-1"},
+}
+
+
+def spec(**fields: Any) -> AccountingSpec:
+    return load_spec(AccountingSpec, {"spec": {"slurmdbd": {"image": "dbd:1"}, "storageConfig": STORAGE, **fields}})
+
+
+def conf(password: str = "secret", **fields: Any) -> dict[str, str]:
+    text = build.slurmdbd_conf("acc", spec(**fields), password)
+    pairs = [line.partition("=")[::2] for line in text.splitlines()]
+    assert len({name.lower() for name, _ in pairs}) == len(pairs), f"a parameter is there twice:\n{text}"
+    return dict(pairs)
+
+
+def test_slurmdbd_conf() -> None:
+    assert conf() == {
+        "DbdHost": "acc-accounting-0",
+        "DbdPort": "6819",
+        "SlurmUser": "slurm",
+        "PidFile": "/run/slurmdbd/slurmdbd.pid",
+        "AuthType": "auth/slurm",
+        "AuthInfo": "use_client_ids",
+        "AuthAltTypes": "auth/jwt",
+        "AuthAltParameters": "jwt_key=/etc/slurm/jwt.key",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "db.example.com",
+        "StoragePort": "3306",
+        "StorageLoc": "slurm_acct_db",
+        "StorageUser": "slurm",
+        "StoragePass": "secret",
+    }
+    assert "StoragePass" not in conf(password="")
+
+
+def test_lines_of_the_user_take_the_place_of_ours_and_lists_are_joined() -> None:
+    extra = "authinfo=ttl=60\nPidFile=/run/x.pid\nStorageParameters=SSL_CA=/etc/ca/ca.pem # RDS\nDebugLevel=verbose\n"
+    made = conf(extraConf=extra)
+    assert made["AuthInfo"] == "use_client_ids,ttl=60"
+    assert made["PidFile"] == "/run/x.pid"
+    assert made["StorageParameters"] == "SSL_CA=/etc/ca/ca.pem"
+    assert made["DebugLevel"] == "verbose"
+    keyset = {"name": "set", "key": "jwks"}
+    assert conf(jwksKeyRef=keyset)["AuthAltParameters"].endswith(",jwks=/etc/slurm/jwks.json")
+
+
+@pytest.mark.parametrize(
+    ("password", "written"),
+    [
+        ("plain-1!", "plain-1!"),
+        ("a b", '"a b"'),
+        ("a=b,c", '"a=b,c"'),
+        ("hash#tag", r'"hash\#tag"'),
+        ("back\\slash", r'"back\\slash"'),
+        ('quo"te', 'quo"te'),
+    ],
+)
+def test_passwords_are_written_as_slurm_reads_them(password: str, written: str) -> None:
+    assert conf(password)["StoragePass"] == written
+
+
+@pytest.mark.parametrize("password", ['"begins', 'with "blank', "line\nbreak"])
+def test_a_password_that_cannot_be_written_is_refused(password: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec.storageConfig.passwordKeyRef"):
+        conf(password)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("DbdPrt=1", r"line 1: DbdPrt is no parameter of slurmdbd.conf"),
+        ("\nStorageHost=other", r"line 2: StorageHost is set by the operator; use spec.storageConfig"),
+        ("DbdHost=x", r"DbdHost is set by the operator"),
+        ("Include /etc/x", "Include"),
+        ("nonsense", "no Key=Value"),
+    ],
+)
+def test_what_slurmdbd_would_refuse_is_refused_before(extra: str, says: str) -> None:
+    with pytest.raises(BadConf, match=says):
+        conf(extraConf=extra)
+
+
+@pytest.mark.parametrize("field", ["host", "username", "database"])
+def test_a_database_is_needed(field: str) -> None:
+    with pytest.raises(InvalidSpec, match=rf"spec.storageConfig.{field}"):
+        conf(storageConfig={**STORAGE, field: ""})
+
+
+def test_the_password_is_in_a_secret_that_goes_with_the_accounting() -> None:
+    made = build.conf_secret(OWNER, "lab", "StoragePass=x\n")
+    assert made["kind"] == "Secret"
+    assert base64.b64decode(made["data"]["slurmdbd.conf"]) == b"StoragePass=x\n"
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+    assert made["immutable"] is False
+
+
+def pod(**fields: Any) -> dict[str, Any]:
+    keys = build.keys_of(KeySelector(name="k", key="slurm.key"), KeySelector(name="j", key="jwt"))
+    made = build.stateful_set(OWNER, spec(**fields), "lab", keys, {"hash": "1"})
+    assert made["spec"]["replicas"] == 1
+    assert made["spec"]["template"]["metadata"]["annotations"] == {"hash": "1"}
+    return dict(made["spec"]["template"]["spec"])
+
+
+def test_the_pod_needs_no_privilege() -> None:
+    made = pod()
+    assert made["securityContext"]["runAsNonRoot"] is True
+    for one in [*made["initContainers"], *made["containers"]]:
+        assert one["image"] == "dbd:1"
+        assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert one["securityContext"]["allowPrivilegeEscalation"] is False
+        assert one["securityContext"]["readOnlyRootFilesystem"] is True
+    assert made["automountServiceAccountToken"] is False
+    # Killing it while it waits for its database would only add delays.
+    assert "livenessProbe" not in made["containers"][0]
+
+
+def test_a_bundle_of_certificates_is_mounted_by_the_template() -> None:
+    volume = {"name": "ca", "configMap": {"name": "rds-ca"}}
+    mount = {"name": "ca", "mountPath": "/etc/ca"}
+    made = pod(template={"spec": {"volumes": [volume]}}, slurmdbd={"image": "dbd:1", "volumeMounts": [mount]})
+    assert volume in made["volumes"]
+    assert mount in made["containers"][0]["volumeMounts"]
+    assert {"etc-slurm", "run", "tmp", "ca"} == {one["name"] for one in made["containers"][0]["volumeMounts"]}
+
+
+LOG = """\
+[2026-11-21T13:19:39.984] error: mysql_real_connect failed: 1045 Access denied for user 'slurm'@'10.0.0.1'
+[2026-11-21T13:19:39.984] error: The database must be up when starting the MYSQL plugin.  Trying again in 5 seconds.
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (LOG, "mysql_real_connect failed: 1045 Access denied for user 'slurm'@'10.0.0.1'"),
+        ("[x] fatal: slurmdbd.conf file should be 600\n", "slurmdbd.conf file should be 600"),
+        ("[x] error: Database settings not recommended values: innodb_buffer_pool_size\n[x] slurmdbd started", ""),
+        ("", ""),
+    ],
+)
+def test_its_log_tells_what_is_wrong(log: str, says: str) -> None:
+    assert build.trouble(log) == says
