@@ -183,7 +183,9 @@ class Kubelets:
         name = pod["spec"].get("hostname") or pod["metadata"]["name"]
         features = f" Features={pod['spec']['features']}" if pod["spec"]["features"] else ""
         try:
-            await self._slurm.create_node(f"NodeName={name} CPUs={CPUS} RealMemory=16000 State=EXTERNAL{features}")
+            await self._slurm.create_node(
+                f"NodeName={name} CPUs={CPUS} RealMemory=16000 NodeAddr=127.0.0.1 State=EXTERNAL{features}"
+            )
         except SlurmException:
             node = await self._slurm.node(name)  # it was there already; anything else fails here, loudly
             if "DOWN" in node.states:
