@@ -22,6 +22,7 @@ from support.faulty_slurmrestd import FaultySlurmrestd, job
 async def cache(slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlurmCache]:
     monkeypatch.setattr(cache_module, "RETRY_FIRST_SECONDS", 0.02)
     monkeypatch.setattr(cache_module, "RETRY_MAX_SECONDS", 0.05)
+    monkeypatch.setattr(cache_module, "POKED_SECONDS", 0.01)
     cache = SlurmCache(slurm, interval=0.02)
     task = asyncio.create_task(cache.run())
     yield cache
@@ -106,6 +107,8 @@ async def test_refresh_shows_what_happened_before_it(slurmrestd: FaultySlurmrest
 
 async def test_read_now_asks_slurm_and_not_the_cache(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
     cache = SlurmCache(slurm)
+    heard: list[frozenset[str]] = []
+    cache.add_handler(heard.append)
     slurmrestd.add_node("n1")
     slurmrestd.add_node("n2")
     await cache.refresh()
@@ -124,7 +127,47 @@ async def test_read_now_asks_slurm_and_not_the_cache(slurmrestd: FaultySlurmrest
     assert len(slurmrestd.requests) == 1
     assert many["none"] is None
     assert many["m7"] is not None
-    assert "m7" not in cache.nodes  # it keeps to what its handlers were told
+    assert "m7" in cache.nodes
+    assert "m7" in heard[-1]  # what it took in, its handlers were told
+
+
+async def test_whole_lists_wanted_at_once_are_one_request(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
+    cache = SlurmCache(slurm)
+    slurmrestd.add_node("n1")
+    first, second, third = await asyncio.gather(*(cache.read_now(["n1", f"gone{number}"]) for number in range(3)))
+    assert first["n1"] == second["n1"] == third["n1"]
+    # The first was under way before the others had asked: they must not have its answer, but may share the next.
+    assert [path for _, path, _ in slurmrestd.requests] == ["nodes/", "nodes/"]
+
+
+async def test_jobs_are_read_when_nodes_changed(slurmrestd: FaultySlurmrestd, cache: SlurmCache) -> None:
+    slurmrestd.add_node("n1")
+    await until(lambda: "n1" in cache.nodes)
+    slurmrestd.updated -= 100
+    await asyncio.sleep(0.1)
+    slurmrestd.requests.clear()
+    await until(lambda: len(slurmrestd.requests) > 6)
+    assert "jobs/state/" not in [path for _, path, _ in slurmrestd.requests]
+    slurmrestd.jobs[3] = job(3, ["RUNNING"])
+    slurmrestd.updated += 100
+    slurmrestd.add_node("n1", "ALLOCATED")
+    await until(lambda: "3" in cache.jobs)
+
+
+async def test_many_pokes_are_one_poll(slurmrestd: FaultySlurmrestd, slurm: SlurmClient) -> None:
+    slurmrestd.add_node("n1")
+    cache = SlurmCache(slurm, interval=60)
+    task = asyncio.create_task(cache.run())
+    await until(lambda: cache.reachable)
+    slurmrestd.requests.clear()
+    for _ in range(20):
+        cache.poke()
+        await asyncio.sleep(0)
+    await until(lambda: bool(slurmrestd.requests))
+    await asyncio.sleep(0.3)
+    assert len([path for _, path, _ in slurmrestd.requests if path.startswith("nodes/")]) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])

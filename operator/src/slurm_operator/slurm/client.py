@@ -132,6 +132,11 @@ class SlurmClient:
         self._http = HttpClient(self.base_url)
         self._slots = asyncio.Semaphore(CONCURRENT)
 
+    @property
+    def incremental(self) -> bool:
+        """True if this slurmrestd can be asked whether nodes changed since a time."""
+        return self.version is not None and self.version >= UPDATE_TIME_WORKS
+
     async def close(self) -> None:
         await self._http.close()
 
@@ -151,7 +156,7 @@ class SlurmClient:
 
     async def nodes(self, update_time: int | None = None) -> NodesSnapshot | NotModified:
         """All nodes, or NotModified when nothing changed since `update_time` (the last snapshot's last_update)."""
-        incremental = bool(update_time) and self.version is not None and self.version >= UPDATE_TIME_WORKS
+        incremental = bool(update_time) and self.incremental
         path = f"nodes/?update_time={update_time}" if incremental else "nodes/"
         status, data = await self._send("GET", path, LIST_SECONDS)
         if status == 304:
