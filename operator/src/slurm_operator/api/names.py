@@ -35,6 +35,12 @@ ANNOTATION_TOPOLOGY: Final = "topology.slinky.slurm.net/spec"
 ANNOTATION_FEATURES: Final = "features.slinky.slurm.net/spec"
 ANNOTATION_HOSTNAME: Final = "nodeset.slinky.slurm.net/hostname-override"
 ANNOTATION_NODE_CORDON_REASON: Final = "nodeset.slinky.slurm.net/node-cordon-reason"
+# On Kubernetes resources of a cluster
+ANNOTATION_CONFIG_DIGEST: Final = "slipway.dev/config-digest"
+ANNOTATION_CONFIG_PROVEN: Final = "slipway.dev/config-proven"
+ANNOTATION_CONFIG_CHECK: Final = "slipway.dev/config-check"
+LABEL_ACTIVE: Final = "controller.slinky.slurm.net/active"
+LABEL_SCRAPED: Final = "slipway.dev/metrics"
 # Annotations on pods of daemons, and on Secrets with tokens: hashes of what they were made from
 ANNOTATION_CONFIG_HASH: Final = "slinky.slurm.net/slurm-config-hash"
 ANNOTATION_SLURM_KEY_HASH: Final = "slinky.slurm.net/slurm-key-hash"
@@ -49,6 +55,7 @@ TAINT_WORKER: Final = "nodeset.slinky.slurm.net/worker"
 
 # Values of app.kubernetes.io/name
 APP_CONTROLLER: Final = "slurmctld"
+APP_CONFIG_CHECK: Final = "slurm-config-check"
 APP_WORKER: Final = "slurmd"
 APP_LOGIN: Final = "login"
 APP_RESTAPI: Final = "slurmrestd"
@@ -66,10 +73,12 @@ SLURMDBD_PORT: Final = 6819
 SLURMRESTD_PORT: Final = 6820
 SSH_PORT: Final = 22
 ETC_SLURM: Final = "/etc/slurm"
+LOG_DIRECTORY: Final = "/var/log/slurm"
 SPOOL_SLURMCTLD: Final = "/var/spool/slurmctld"
 SPOOL_SLURMD: Final = "/var/spool/slurmd"
 RUN_SLURM: Final = "/run/slurm"
 SLURM_KEY: Final = "slurm.key"
+SLURM_JWKS: Final = "slurm.jwks"
 JWT_KEY: Final = "jwt.key"
 JWKS_FILE: Final = "jwks.json"
 
@@ -100,6 +109,11 @@ def slurm_key_secret(controller: str) -> str:
 def jwt_key_secret(controller: str) -> str:
     """Secret that the operator makes when `jwtKeyRef` is not given."""
     return f"{controller}-auth-jwt"
+
+
+def keys_secret(controller: str) -> str:
+    """Secret with the keys as the daemons read them: what the two above hold, and during a rotation the older ones."""
+    return f"{controller}-keys"
 
 
 def workers_service(controller: str) -> str:

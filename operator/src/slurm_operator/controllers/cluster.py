@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import ClassVar
 
-from slurm_operator.api.common import KeySelector
-from slurm_operator.api.controller import ControllerSpec, NamedRef
-from slurm_operator.api.load import InvalidSpec, jwt_key_of, load_spec
+from slurm_operator.api.controller import ControllerSpec
+from slurm_operator.api.load import jwt_key_of
 from slurm_operator.api.names import (
-    ANNOTATION_ACCOUNTING,
     ANNOTATION_CONFIG_HASH,
+    APP_CONFIG_CHECK,
     APP_CONTROLLER,
+    APP_LOGIN,
+    APP_WORKER,
+    LABEL_INSTANCE,
     LABEL_NAME,
-    SLURMDBD_PORT,
-    SLURMRESTD_PORT,
-    accounting_object,
-    controller_config,
-    controller_pod,
-    restapi_object,
 )
-from slurm_operator.api.nodeset import NodeSetSpec
-from slurm_operator.api.others import AccountingSpec
 from slurm_operator.controllers.base import (
     BY_CONTROLLER,
     Reconciler,
-    Waiting,
     cluster_domain,
     controller_ref,
     index_by_controller,
     of_instance,
     trim_pod,
-    unsupported,
 )
+from slurm_operator.controllers.cluster_config import ConfigKeeper, Configured, config_hash, references
+from slurm_operator.controllers.cluster_keys import KeyKeeper, Keys
+from slurm_operator.controllers.cluster_slurm import SlurmKeeper, is_left_over
 from slurm_operator.desired import controller as build
 from slurm_operator.desired import worker as workers
+from slurm_operator.desired.cluster_status import Observed, report
 from slurm_operator.desired.parts import Cluster
-from slurm_operator.desired.secrets import data_of, new_jwt_key, new_slurm_key, secret
-from slurm_operator.desired.slurm_conf import ConfInputs, Group, conf_files
-from slurm_operator.desired.status import Report, pod_problem, pod_ready
+from slurm_operator.desired.slurm_conf import max_node_count
+from slurm_operator.desired.status import Report, pod_ready
+from slurm_operator.kube.errors import NotFound
 from slurm_operator.kube.informer import Informer
-from slurm_operator.kube.objects import annotations_of, canonical_hash, condition, is_deleting, key_of
+from slurm_operator.kube.objects import annotations_of, holds, is_deleting, key_of
 from slurm_operator.kube.resources import (
     ACCOUNTINGS,
     CONFIGMAPS,
@@ -50,15 +45,18 @@ from slurm_operator.kube.resources import (
     PDBS,
     PODS,
     RESTAPIS,
+    SERVICEMONITORS,
     SERVICES,
     STATEFULSETS,
     Key,
     Object,
     Resource,
 )
-from slurm_operator.slurm.errors import SlurmBusy, SlurmNotFound
-from slurm_operator.slurm.states import is_idle, ours
-from slurm_operator.slurm.types import NodeInfo
+
+LOOK_SECONDS = 30.0
+"""Secrets are not watched: whether a key was exchanged is looked up so often. A ServiceMonitor's kind, too."""
+ACTIVE_SECONDS = 3.0
+"""With backups: how often it is looked which slurmctld is at work."""
 
 
 class ClusterController(Reconciler[ControllerSpec]):
@@ -73,10 +71,13 @@ class ClusterController(Reconciler[ControllerSpec]):
     services: Informer
     configs: Informer
     pods: Informer
+    check_pods: Informer
+    all_pods: list[Informer]
 
     def setup(self) -> None:
         self.informer = self.watch(self.resource)
         self.nodesets = self.watch(NODESETS, _referenced, status_too=False)
+        self.watch(NODESETS, self._grown)
         self.restapis = self.watch(RESTAPIS, _referenced)
         for informer in (self.nodesets, self.restapis):
             informer.add_index(BY_CONTROLLER, index_by_controller)
@@ -85,16 +86,35 @@ class ClusterController(Reconciler[ControllerSpec]):
         self.owns(STATEFULSETS)
         self.owns(PDBS)
         self.configs = self.watch(CONFIGMAPS, self._using, metadata_only=True)
-        self.pods = self.watch(PODS, of_instance, label_selector=f"{LABEL_NAME}={APP_CONTROLLER}", transform=trim_pod)
+        self.pods = self._watch_pods(APP_CONTROLLER, wake=True)
+        self.pods.add_label_index(LABEL_INSTANCE)
+        self.check_pods = self._watch_pods(APP_CONFIG_CHECK, wake=True)
+        self.all_pods = [self.pods, self._watch_pods(APP_WORKER), self._watch_pods(APP_LOGIN)]
         self.slurm.add_handler(self._slurm_event)
+        self.keys_seen: dict[Key, str] = {}
+        self._room: dict[Key, int] = {}
+        self._monitors: dict[Key, bool] = {}
+        self._config = ConfigKeeper(self)
+        self._keys = KeyKeeper(self)
+        self._slurm = SlurmKeeper(self)
 
     # --- who wakes this up ---
+
+    def _watch_pods(self, app: str, *, wake: bool = False) -> Informer:
+        mapped = of_instance if wake else _nobody
+        return self.watch(PODS, mapped, label_selector=f"{LABEL_NAME}={app}", transform=trim_pod)
 
     def _slurm_event(self, key: Key, changed: frozenset[str]) -> None:
         """Slurm came or went, or a node went DOWN whose NodeSet may be gone."""
         slurm = self.slurm.find(key)
         if not changed or (slurm and any(is_left_over(slurm.cache.node(name)) for name in changed)):
             self.enqueue(key)
+
+    def _grown(self, nodeset: Object) -> Iterable[Key]:
+        """The status of a NodeSet matters where it outgrows MaxNodeCount: one worker per machine is counted there."""
+        key = next(iter(_referenced(nodeset)))
+        if key in self._room and max_node_count(self._config.groups(key)) > self._room[key]:
+            yield key
 
     def _reporting(self, accounting: Object) -> Iterable[Key]:
         meta = accounting["metadata"]
@@ -116,212 +136,122 @@ class ClusterController(Reconciler[ControllerSpec]):
     def _using(self, config: Object) -> Iterable[Key]:
         meta = config["metadata"]
         for controller in self.informer.list(meta["namespace"]):
-            spec = controller.get("spec") or {}
-            fields = ("configFileRefs", "prologScriptRefs", "epilogScriptRefs", "prologSlurmctldScriptRefs",
-                      "epilogSlurmctldScriptRefs")  # fmt: skip
-            used = {ref.get("name") for field in fields for ref in spec.get(field) or ()}
             owned = any(owner["uid"] == controller["metadata"]["uid"] for owner in meta.get("ownerReferences") or ())
-            if owned or meta["name"] in used:
+            if owned or meta["name"] in references(controller):
                 yield key_of(controller)
 
     # --- what it does ---
 
     async def forget(self, key: Key) -> None:
+        self._config.forget(key)
+        for remembered in (self.keys_seen, self._room, self._monitors):
+            remembered.pop(key, None)  # type: ignore[attr-defined]
         await self.slurm.remove(key)
 
     async def act(self, key: Key, obj: Object, spec: ControllerSpec) -> tuple[Report, float | None]:
         cluster = Cluster(key.name, key.namespace, spec, cluster_domain())
-        if spec.ha.enabled:
-            raise InvalidSpec("spec.ha.enabled: this version of the operator runs one slurmctld")
-        jwt_key = await self._keys(key, cluster)
-        inputs = await self._inputs(key, cluster)
-        files = conf_files(inputs)
-        config_hash = canonical_hash([files, await self._referenced_files(key, self._all_refs(spec))])
         await self.ensure(key, workers.cluster_service(obj, cluster))
         await self.ensure(key, workers.cluster_budget(obj, cluster))
+        if spec.external and jwt_key_of(spec) is None:
+            return await self._without_rest(key, obj, cluster)
+        keys = await self._keys.settle(key, obj, cluster)
+        configured = await self._config.settle(key, obj, cluster)
+        self._room[key] = max_node_count(self._config.groups(key))
         if spec.external:
-            await self.ensure(key, build.config_map(obj, cluster, files, inputs.accounting_host))
-            await self._connect(key, jwt_key)
-            return Report(True, "External", f"slurmctld is outside, at {cluster.conf_server}."), None
+            await self._slurm.connect(key, keys.jwt)
+            return _outside(cluster, configured, ""), LOOK_SECONDS
+        return await self._inside(key, obj, cluster, keys, configured)
+
+    async def _without_rest(self, key: Key, obj: Object, cluster: Cluster) -> tuple[Report, float | None]:
+        configured = await self._config.settle(key, obj, cluster)
+        text = "spec.jwtKeyRef is missing, so Slurm cannot be asked: workers are never removed while they may be busy."
+        return _outside(cluster, configured, text), None
+
+    async def _inside(
+        self, key: Key, obj: Object, cluster: Cluster, keys: Keys, configured: Configured
+    ) -> tuple[Report, float | None]:
+        spec = cluster.spec
         for service in build.services(obj, cluster):
             await self.ensure(key, service)
-        await self.ensure(key, build.config_map(obj, cluster, files, inputs.accounting_host))
         await self.ensure(key, build.disruption_budget(obj, cluster))
-        await self.ensure(key, build.stateful_set(obj, cluster, config_hash))
-        pod = self.pods.get(key.namespace, controller_pod(key.name))
-        if pod is not None and spec.inplace_reconfigure:
-            await self._hurry(key, pod, config_hash)
-        if pod is not None and pod_ready(pod):
-            await self._connect(key, jwt_key)
-            await self._forget_orphans(key)
-        return self._observe(key, spec, pod, accounting=bool(inputs.accounting_host)), None
-
-    async def _keys(self, key: Key, cluster: Cluster) -> bytes:
-        """Makes the keys that are not given; returns the JWT key. Raises Waiting for a given one that is missing."""
-        await self._key(key, cluster.slurm_key, "spec.slurmKeyRef", cluster.spec.slurm_key_ref is None, new_slurm_key)
-        return await self._key(key, cluster.jwt_key, "spec.jwtKeyRef", jwt_key_of(cluster.spec) is None, new_jwt_key)
-
-    async def _key(self, key: Key, selector: KeySelector, field: str, ours: bool, new: Callable[[], bytes]) -> bytes:
-        def make() -> Object:
-            if not ours:
-                raise Waiting("NoKey", f"Secret {selector.name} does not exist ({field})")
-            return secret(selector.name, key.namespace, key.name, {selector.key: new()})
-
-        found = await self.secret_once(key, key.namespace, selector.name, make)
-        value = data_of(found, selector.key)
-        if not value:
-            raise Waiting("NoKey", f"Secret {selector.name} has no key {selector.key} ({field})")
-        return value
-
-    async def _inputs(self, key: Key, cluster: Cluster) -> ConfInputs:
-        """What slurm.conf is made from. Raises Waiting for a ConfigMap that does not exist."""
-        spec = cluster.spec
-        host, port = self._accounting(key, spec)
-        scripts = [
-            sorted(await self._referenced_files(key, refs))
-            for refs in (spec.prolog_script_refs, spec.epilog_script_refs, spec.prolog_slurmctld_script_refs,
-                         spec.epilog_slurmctld_script_refs)
-        ]  # fmt: skip
-        return ConfInputs(
-            name=key.name,
-            namespace=key.namespace,
-            spec=spec,
-            groups=self._groups(key),
-            accounting_host=host,
-            accounting_port=port,
-            files=await self._referenced_files(key, spec.config_file_refs),
-            prolog=scripts[0],
-            epilog=scripts[1],
-            prolog_slurmctld=scripts[2],
-            epilog_slurmctld=scripts[3],
+        hashed = config_hash(configured, keys.digest)
+        await self.ensure(key, build.stateful_set(obj, cluster, hashed))
+        pods = self._pods_of(key)
+        await self._deliver(key, pods, hashed, changed=configured.changed, inplace=spec.inplace_reconfigure)
+        active = await self._slurm.mark_active(key, pods, ask=spec.ha.enabled)
+        if active is not None and pod_ready(active):
+            await self._slurm.connect(key, keys.jwt)
+            await self._slurm.forget_orphans(key, {group.name for group in self._config.groups(key)})
+        faults = [(configured.reason, configured.fault)] if configured.fault else []
+        if missing := await self._monitor(key, obj, cluster):
+            faults.append(("NoServiceMonitor", missing))
+        seen = Observed(
+            pods,
+            active,
+            build.count(spec),
+            len(self.nodesets.by_index(BY_CONTROLLER, str(key))),
+            faults,
+            [text for text in (configured.busy, keys.rotating, self._config.missing(key, spec)) if text],
         )
+        again = [LOOK_SECONDS, keys.again, configured.again, ACTIVE_SECONDS if spec.ha.enabled else None]
+        return report(seen), min(seconds for seconds in again if seconds is not None)
 
-    def _groups(self, key: Key) -> list[Group]:
-        groups = []
-        for nodeset in self.nodesets.by_index(BY_CONTROLLER, str(key)):
-            if is_deleting(nodeset):
-                continue
-            try:
-                spec = load_spec(NodeSetSpec, nodeset)
-            except InvalidSpec:
-                continue  # its own reconcile reports it
-            name = workers.group_name(nodeset["metadata"]["name"], spec)
-            partition = spec.partition.config if spec.partition.enabled else None
-            groups.append(Group(name, spec.replicas, partition, nodeset["metadata"]["creationTimestamp"]))
-        return groups
+    def _pods_of(self, key: Key) -> list[Object]:
+        pods = [one for one in self.pods.by_index(LABEL_INSTANCE, key.name) if key_of(one).namespace == key.namespace]
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def _accounting(self, key: Key, spec: ControllerSpec) -> tuple[str, int]:
-        """Host and port of slurmdbd; "" without accounting.
+    async def _deliver(self, key: Key, pods: list[Object], hashed: str, *, changed: bool, inplace: bool) -> None:
+        """A change of the pod makes the kubelet look at its volumes now instead of within a minute.
 
-        slurmctld dies if it meets slurmdbd for the first time and that does not answer. So accounting comes into
-        slurm.conf when slurmdbd is ready; from then on it stays, because slurmctld then keeps what it cannot send.
+        A slurmctld that keeps ending would be started anew after minutes only: its pod is replaced.
         """
-        if spec.accounting_ref is None or not spec.accounting_ref.name:
-            return "", 0
-        name = spec.accounting_ref.name
-        accounting = self.accountings.get(key.namespace, name)
-        if accounting is None:
-            raise Waiting("NoAccounting", f"there is no Accounting {name} (spec.accountingRef)")
-        try:
-            found = load_spec(AccountingSpec, accounting)
-        except InvalidSpec as error:
-            raise Waiting("AccountingInvalid", f"Accounting {name} cannot be used: {error}") from None
-        if found.external:
-            host, port = found.external_config.host, found.external_config.port or SLURMDBD_PORT
-        else:
-            host, port = f"{accounting_object(name)}.{key.namespace}", found.service.port or SLURMDBD_PORT
-        ready = (condition(accounting, "Ready") or {}).get("status") == "True"
-        config = self.configs.get(key.namespace, controller_config(key.name))
-        if ready or (config and annotations_of(config).get(ANNOTATION_ACCOUNTING)):
-            return host, port
-        if config is None:
-            raise Waiting(
-                "AccountingNotReady", f"slurmdbd of Accounting {name} has to answer first (spec.accountingRef)"
-            )
-        return "", 0  # the cluster goes on without until then
-
-    def _all_refs(self, spec: ControllerSpec) -> list[NamedRef]:
-        return [
-            *spec.config_file_refs, *spec.prolog_script_refs, *spec.epilog_script_refs,
-            *spec.prolog_slurmctld_script_refs, *spec.epilog_slurmctld_script_refs,
-        ]  # fmt: skip
-
-    async def _referenced_files(self, key: Key, refs: Sequence[NamedRef]) -> dict[str, str]:
-        """Files of ConfigMaps, read from the API server: they are few, and their contents are not worth a cache."""
-        files: dict[str, str] = {}
-        for ref in refs:
-            found = await self.kube.get(CONFIGMAPS, key.namespace, ref.name)
-            if found is None:
-                raise Waiting("NoConfigMap", f"ConfigMap {ref.name} does not exist")
-            files |= found.get("data") or {}
-        return files
-
-    async def _hurry(self, key: Key, pod: Object, config_hash: str) -> None:
-        """A change of the pod makes the kubelet look at its volumes now instead of within a minute."""
-        if annotations_of(pod).get(ANNOTATION_CONFIG_HASH) != config_hash and not is_deleting(pod):
-            await self.patch(key, pod, {"metadata": {"annotations": {ANNOTATION_CONFIG_HASH: config_hash}}})
-
-    async def _connect(self, key: Key, jwt_key: bytes) -> None:
-        """Tell the registry how to ask this cluster's Slurm: through its oldest RestApi."""
-        restapis = [one for one in self.restapis.by_index(BY_CONTROLLER, str(key)) if not is_deleting(one)]
-        restapis.sort(key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
-        for restapi in restapis:
-            service = self.services.get(key.namespace, restapi_object(restapi["metadata"]["name"]))
-            ready = (condition(restapi, "Ready") or {}).get("status") == "True"
-            # Asking before there is anyone to answer costs a time-out, and then seconds until the next try.
-            if service is None or not (ready or self.slurm.find(key)):
+        for pod in pods:
+            if is_deleting(pod) or annotations_of(pod).get(ANNOTATION_CONFIG_HASH) == hashed:
                 continue
-            # The address is as stable as the name, and needs no DNS.
-            address = service["spec"].get("clusterIP") or "None"
-            name = f"{service['metadata']['name']}.{key.namespace}.svc.{cluster_domain()}"
-            host = name if address == "None" else f"[{address}]" if ":" in address else address
-            ports = service["spec"].get("ports") or [{"port": SLURMRESTD_PORT}]
-            await self.slurm.ensure(key, f"http://{host}:{ports[0]['port']}", jwt_key)
-            return
-        if not restapis:
-            await self.slurm.remove(key)
+            if changed and _keeps_ending(pod):
+                await self.delete(key, pod)
+            elif inplace:
+                await self.patch(key, pod, {"metadata": {"annotations": {ANNOTATION_CONFIG_HASH: hashed}}})
 
-    async def _forget_orphans(self, key: Key) -> None:
-        """Delete Slurm's records of workers whose NodeSet is gone: no other reconcile would."""
-        slurm = self.slurm.find(key)
-        if slurm is None or not slurm.cache.reachable:
-            return
-        groups = {group.name for group in self._groups(key)}
-        orphans = [
-            node.name
-            for node in slurm.cache.nodes.values()
-            if is_left_over(node) and not groups & {*node.features, *node.active_features}
-        ]
-        for name, node in (await slurm.cache.read_now(orphans)).items() if orphans else ():
-            if is_left_over(node):
-                with suppress(SlurmBusy, SlurmNotFound):
-                    await slurm.client.delete_node(name)
-        if orphans:
-            slurm.cache.poke()
-
-    def _observe(self, key: Key, spec: ControllerSpec, pod: Object | None, *, accounting: bool) -> Report:
-        missing = unsupported({"spec.metrics.serviceMonitor": spec.metrics.service_monitor.enabled})
-        fault_reason = "NotSupported"
-        if pod is not None and pod_ready(pod):
-            count = len(self.nodesets.by_index(BY_CONTROLLER, str(key)))
-            text = f"slurmctld is ready; {count} NodeSet{'' if count == 1 else 's'}."
-            busy = ""
-            if spec.accounting_ref and spec.accounting_ref.name and not accounting:
-                busy = f"Accounting {spec.accounting_ref.name} comes into effect when its slurmdbd answers."
-                text = f"{text} {busy}"
-            return Report(True, "Ready", text, busy=busy, fault=missing, fault_reason=fault_reason)
-        problem = pod_problem(pod) if pod is not None else ""
-        if problem:
-            text = f"slurmctld is not ready: {problem}"
-            return Report(False, "PodFailing", text, busy=text, fault=text, fault_reason="PodFailing")
-        text = "slurmctld is starting."
-        return Report(False, "Starting", text, busy=text, fault=missing, fault_reason=fault_reason)
+    async def _monitor(self, key: Key, obj: Object, cluster: Cluster) -> str:
+        """Makes or removes the ServiceMonitor; returns why there is none although one is wanted."""
+        metrics = cluster.spec.metrics
+        wanted = metrics.enabled and metrics.service_monitor.enabled
+        if not wanted and self._monitors.get(key) is False:
+            return ""
+        wish = build.service_monitor(obj, cluster)
+        live = await self.kube.get(SERVICEMONITORS, key.namespace, wish["metadata"]["name"])
+        if not wanted:
+            mine = live is not None and holds(
+                live["metadata"].get("ownerReferences"), wish["metadata"]["ownerReferences"]
+            )
+            if live is not None and mine:
+                await self.delete(key, live)
+        elif live is None or not holds(live, wish):
+            try:
+                await self.ensure(key, wish)
+            except NotFound:
+                return (
+                    "spec.metrics.serviceMonitor: this Kubernetes does not know ServiceMonitor (Prometheus operator);"
+                    f" it is made when it does, looked up every {LOOK_SECONDS:.0f} s"
+                )
+        self._monitors[key] = wanted
+        return ""
 
 
-def is_left_over(node: NodeInfo | None) -> bool:
-    """A dynamic node that runs nothing and that a worker of ours took DOWN when it ended."""
-    return node is not None and {"DOWN", "DYNAMIC_NORM"} <= node.states and is_idle(node) and ours(node.reason)
+def _outside(cluster: Cluster, configured: Configured, fault: str) -> Report:
+    text = f"slurmctld is outside, at {cluster.conf_server}."
+    return Report(True, "External", text, fault=configured.fault or fault, fault_reason=configured.reason)
+
+
+def _keeps_ending(pod: Object) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(((one.get("state") or {}).get("waiting") or {}).get("reason") == "CrashLoopBackOff" for one in statuses)
 
 
 def _referenced(obj: Object) -> Iterable[Key]:
     return (Key(obj["metadata"]["namespace"], controller_ref(obj)),)
+
+
+def _nobody(_: Object) -> Iterable[Key]:
+    return ()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from slurm_operator.api.common import Metadata
+from slurm_operator.api.controller import ControllerSpec, MetricEndpoint
 from slurm_operator.api.names import (
     ANNOTATION_ACCOUNTING,
+    ANNOTATION_CONFIG_DIGEST,
     ANNOTATION_CONFIG_HASH,
+    ANNOTATION_CONFIG_PROVEN,
     APP_CONTROLLER,
     ETC_SLURM,
-    JWKS_FILE,
     JWT_KEY,
+    LABEL_ACTIVE,
+    LABEL_SCRAPED,
+    SLURM_JWKS,
     SLURM_KEY,
     SLURMCTLD_PORT,
     SPOOL_SLURMCTLD,
@@ -29,15 +33,19 @@ from slurm_operator.desired.parts import (
     container,
     dns,
     http_probe,
-    key_projection,
+    keys_projection,
     labels,
+    log_arguments,
+    log_container,
+    log_mounts,
+    log_volumes,
     meta,
     pod_template,
-    projected_config,
     selector,
     service,
     slurm_pod_security,
 )
+from slurm_operator.desired.slurm_conf import ConfFiles
 from slurm_operator.kube.resources import Object
 
 # The projected volume changes by a swap of its `..data` link. Bash as PID 1 has no default action for TERM.
@@ -59,23 +67,31 @@ while pause 1; do
 done
 """
 
+# The first slurmctld is the one at work unless it is down. A backup asked to take over does so at once, not after
+# SlurmctldTimeout.
+HAND_OVER = """\
+case $HOSTNAME in *-0) timeout 10 scontrol takeover 1 || true ;; esac
+"""
+
 
 def _own(cluster: Cluster) -> dict[str, str]:
     return labels(APP_CONTROLLER, cluster.name, cluster.name, "controller")
 
 
-def config_map(owner: Object, cluster: Cluster, files: Mapping[str, str], accounting: str = "") -> Object:
-    """The files that the operator makes; `desired.slurm_conf.conf_files` gives their content.
+def config_map(owner: Object, cluster: Cluster, files: ConfFiles, digest: str, proven: str) -> Object:
+    """All files of /etc/slurm but the keys. One ConfigMap: what is swapped into the pod at once fits together.
 
-    An annotation tells that slurmctld uses the slurmdbd at `accounting` (a host).
+    `digest` names the content; `proven` is the same when a scratch Slurm took it, else "". An annotation tells that
+    slurmctld uses a slurmdbd.
     """
-    user = Metadata(annotations={ANNOTATION_ACCOUNTING: accounting} if accounting else {})
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": meta(controller_config(cluster.name), cluster.namespace, _own(cluster), owner=owner, user=user),
-        "data": dict(files),
-    }
+    metadata = meta(controller_config(cluster.name), cluster.namespace, _own(cluster), owner=owner)
+    metadata["annotations"] = {ANNOTATION_CONFIG_DIGEST: digest, ANNOTATION_CONFIG_PROVEN: proven}
+    if files.accounting_host:
+        metadata["annotations"][ANNOTATION_ACCOUNTING] = files.accounting_host
+    made: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(files.text)}
+    if files.binary:
+        made["binaryData"] = dict(files.binary)
+    return made
 
 
 def services(owner: Object, cluster: Cluster) -> list[Object]:
@@ -93,8 +109,9 @@ def services(owner: Object, cluster: Cluster) -> list[Object]:
         },
     }
     public = service(
-        meta(controller_object(cluster.name), cluster.namespace, _own(cluster), owner=owner),
-        {"type": "ClusterIP", "selector": chosen},
+        meta(controller_object(cluster.name), cluster.namespace, {**_own(cluster), LABEL_SCRAPED: "true"}, owner=owner),
+        # With backups the label tells which one is at work; without, the Service does not depend on the operator.
+        {"type": "ClusterIP", "selector": {**chosen, LABEL_ACTIVE: "true"} if cluster.spec.ha.enabled else chosen},
         cluster.spec.service,
         port_name="slurmctld",
         port=SLURMCTLD_PORT,
@@ -103,13 +120,21 @@ def services(owner: Object, cluster: Cluster) -> list[Object]:
 
 
 def disruption_budget(owner: Object, cluster: Cluster) -> Object:
-    """slurmctld is one pod: no one may evict it in passing. An administrator who means it deletes the pod."""
+    """A single slurmctld is not evicted in passing: who means it deletes the pod. With backups, one may be."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": meta(controller_object(cluster.name), cluster.namespace, _own(cluster), owner=owner),
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": selector(APP_CONTROLLER, cluster.name)}},
+        "spec": {
+            "maxUnavailable": 1 if cluster.spec.ha.enabled else 0,
+            "selector": {"matchLabels": selector(APP_CONTROLLER, cluster.name)},
+        },
     }
+
+
+def count(spec: ControllerSpec) -> int:
+    """How many slurmctld pods there are."""
+    return 1 + (spec.ha.backups if spec.ha.enabled else 0)
 
 
 def stateful_set(owner: Object, cluster: Cluster, config_hash: str) -> Object:
@@ -122,7 +147,7 @@ def stateful_set(owner: Object, cluster: Cluster, config_hash: str) -> Object:
         "kind": "StatefulSet",
         "metadata": meta(controller_object(cluster.name), cluster.namespace, _own(cluster), owner=owner),
         "spec": {
-            "replicas": 1,
+            "replicas": count(cluster.spec),
             "serviceName": controller_internal_service(cluster.name),
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": selector(APP_CONTROLLER, cluster.name)},
@@ -136,19 +161,12 @@ def stateful_set(owner: Object, cluster: Cluster, config_hash: str) -> Object:
 
 def _pod(cluster: Cluster) -> Map:
     spec = cluster.spec
-    others = [
-        ref.name
-        for refs in (spec.config_file_refs, spec.prolog_script_refs, spec.epilog_script_refs,
-                     spec.prolog_slurmctld_script_refs, spec.epilog_slurmctld_script_refs)
-        for ref in refs
-    ]  # fmt: skip
-    keys = [key_projection(cluster.slurm_key, SLURM_KEY), key_projection(cluster.jwt_key, JWT_KEY)]
-    if spec.jwks_key_ref:
-        reference = spec.jwks_key_ref
-        keys.append({"configMap": {"name": reference.name, "items": [{"key": reference.key, "path": JWKS_FILE}]}})
+    keys = keys_projection(cluster, SLURM_JWKS, SLURM_KEY, JWT_KEY)
     # 0550: scripts run, and nobody else may read the keys. fsGroup gives the files to SlurmUser's group.
-    etc = {"name": "etc-slurm", **projected_config(controller_config(cluster.name), others, keys, mode=0o550)}
+    sources = [{"configMap": {"name": controller_config(cluster.name)}}, keys]
+    etc = {"name": "etc-slurm", "projected": {"defaultMode": 0o550, "sources": sources}}
     volumes = [etc, {"name": "run", "emptyDir": {"medium": "Memory"}}, {"name": "tmp", "emptyDir": {}}]
+    volumes += log_volumes(spec.logfile)
     if not spec.persistence.enabled:
         volumes.append({"name": "statesave", "emptyDir": {}})
     elif spec.persistence.existing_claim:
@@ -163,17 +181,28 @@ def _pod(cluster: Cluster) -> Map:
         "containers": [_slurmctld(cluster)],
         "volumes": volumes,
     }
+    sidecars = log_container(spec.logfile, "slurmctld", spec.slurmctld)
     if spec.inplace_reconfigure:
-        pod["initContainers"] = [_reconfigure(cluster)]
+        sidecars.append(_reconfigure(cluster))
+    if sidecars:
+        pod["initContainers"] = sidecars
+    if spec.ha.enabled:
+        apart = {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": selector(APP_CONTROLLER, cluster.name)},
+        }
+        pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     return pod
 
 
 def _slurmctld(cluster: Cluster) -> Map:
-    base = {
+    ha, logfile = cluster.spec.ha.enabled, cluster.spec.logfile
+    base: Map = {
         "name": "slurmctld",
         "ports": [{"name": "slurmctld", "containerPort": SLURMCTLD_PORT, "protocol": "TCP"}],
         "startupProbe": http_probe("/livez", SLURMCTLD_PORT, period=1, failures=300),
-        "readinessProbe": http_probe("/readyz", SLURMCTLD_PORT, period=5),
+        # A backup is as it should be while it waits, but only the one at work says that it is ready.
+        "readinessProbe": http_probe("/livez" if ha else "/readyz", SLURMCTLD_PORT, period=5),
         "livenessProbe": http_probe("/livez", SLURMCTLD_PORT, period=10, failures=6),
         "securityContext": LOCKED_DOWN,
         "volumeMounts": [
@@ -181,8 +210,13 @@ def _slurmctld(cluster: Cluster) -> Map:
             {"name": "statesave", "mountPath": SPOOL_SLURMCTLD},
             {"name": "run", "mountPath": "/run"},
             TMP_MOUNT,
+            *log_mounts(logfile),
         ],
     }
+    if logfile:
+        base["args"] = log_arguments(logfile, "slurmctld")
+    if ha:
+        base["lifecycle"] = {"preStop": {"exec": {"command": ["bash", "-c", HAND_OVER]}}}
     return container(base, cluster.spec.slurmctld, "spec.slurmctld")
 
 
@@ -221,3 +255,36 @@ def _claims(cluster: Cluster) -> list[Map]:
     claim |= {name: value for name, value in optional.items() if value}
     # apiVersion and kind are what the API server fills in; without them the live object would always look different.
     return [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "statesave"}, "spec": claim}]
+
+
+METRICS_PATHS = ("/metrics/jobs", "/metrics/nodes", "/metrics/partitions", "/metrics/scheduler")
+
+
+def service_monitor(owner: Object, cluster: Cluster) -> Object:
+    """What Prometheus' operator needs to scrape slurmctld; slurmctld takes locks for an answer, so not too often."""
+    wanted = cluster.spec.metrics.service_monitor
+    given = wanted.endpoints or [MetricEndpoint(path=path) for path in METRICS_PATHS]
+    endpoints = [
+        {
+            "port": "slurmctld",
+            "scheme": "http",
+            "path": one.path or "/metrics/jobs",
+            "interval": one.interval or wanted.interval or "30s",
+            "scrapeTimeout": one.scrape_timeout or wanted.scrape_timeout or "25s",
+        }
+        for one in given
+    ]
+    user = Metadata(labels=wanted.labels, annotations=wanted.annotations)
+    name = controller_object(cluster.name)
+    metadata = meta(name, cluster.namespace, _own(cluster), owner=owner, user=user)
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": metadata,
+        "spec": {
+            # Both Services have the other labels: scraped through both, everything would be counted twice.
+            "selector": {"matchLabels": {**selector(APP_CONTROLLER, cluster.name), LABEL_SCRAPED: "true"}},
+            "namespaceSelector": {"matchNames": [cluster.namespace]},
+            "endpoints": endpoints,
+        },
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,15 @@ from slurm_operator.api.names import (
     LABEL_INSTANCE,
     LABEL_MANAGED_BY,
     LABEL_NAME,
+    LOG_DIRECTORY,
     MANAGED_BY,
+    SLURM_JWKS,
     SLURM_KEY,
     SLURM_UID,
     SLURMCTLD_PORT,
     controller_object,
     jwt_key_secret,
+    keys_secret,
     slurm_key_secret,
     workers_service,
 )
@@ -134,12 +136,20 @@ def key_projection(key: KeySelector, path: str) -> Map:
     return {"secret": {"name": key.name, "items": [{"key": key.key, "path": path}]}}
 
 
-def key_volume(name: str, cluster: Cluster, *, mode: int) -> Map:
-    """The auth/slurm key as a volume of its own.
+def keys_projection(cluster: Cluster, *files: str) -> Map:
+    """Keys of the cluster as files of a projected volume; Slurm prefers slurm.jwks where both are."""
+    return {"secret": {"name": keys_secret(cluster.name), "items": [{"key": file, "path": file} for file in files]}}
 
-    Slurm takes a key that belongs to root or SlurmUser and that others cannot read (auth/slurm checks S_IRWXO).
+
+def key_volume(name: str, cluster: Cluster, *, mode: int) -> Map:
+    """The keys of auth/slurm as a volume of its own, which follows a rotation.
+
+    Slurm takes keys that belong to root or SlurmUser and that others cannot read (auth/slurm checks S_IRWXO).
     """
-    return {"name": name, "projected": {"defaultMode": mode, "sources": [key_projection(cluster.slurm_key, SLURM_KEY)]}}
+    return {
+        "name": name,
+        "projected": {"defaultMode": mode, "sources": [keys_projection(cluster, SLURM_JWKS, SLURM_KEY)]},
+    }
 
 
 def container(base: Map, user: Map, where: str) -> Map:
@@ -183,10 +193,43 @@ def service(
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": merged}
 
 
-def projected_config(config_map: str, others: Sequence[str], keys: Sequence[Map], *, mode: int) -> Map:
-    """Volume source of /etc/slurm: the operator's ConfigMap, the user's, and keys."""
-    sources = [{"configMap": {"name": name}} for name in (config_map, *others)]
-    return {"projected": {"defaultMode": mode, "sources": [*sources, *keys]}}
+# Opened for both ways, the pipe never ends: neither when the daemon starts anew nor before it has started.
+_READ_LOG = """\
+trap 'exit 0' TERM INT
+[ -p "$LOG" ] || { rm -f "$LOG"; mkfifo -m 622 "$LOG"; }
+exec 3<>"$LOG"
+cat <&3 &
+wait
+"""
+
+
+def log_arguments(user: Map, daemon: str) -> list[str]:
+    """Options that make a daemon log into the pipe of its logfile container, if the user asks for one."""
+    return ["-L", f"{LOG_DIRECTORY}/{daemon}.log"] if user else []
+
+
+def log_mounts(user: Map) -> list[Map]:
+    return [{"name": "logs", "mountPath": LOG_DIRECTORY}] if user else []
+
+
+def log_volumes(user: Map) -> list[Map]:
+    return [{"name": "logs", "emptyDir": {"medium": "Memory"}}] if user else []
+
+
+def log_container(user: Map, daemon: str, image_of: Map) -> list[Map]:
+    """The sidecar that prints a daemon's log: only if the user asks for one, since the daemon prints it itself too."""
+    if not user:
+        return []
+    base: Map = {
+        "name": "logfile",
+        "restartPolicy": "Always",
+        "command": ["sh", "-c", _READ_LOG],
+        "env": [{"name": "LOG", "value": f"{LOG_DIRECTORY}/{daemon}.log"}],
+        "securityContext": LOCKED_DOWN,
+        "volumeMounts": log_mounts(user),
+    }
+    base |= {field: image_of[field] for field in ("image", "imagePullPolicy") if image_of.get(field)}
+    return [container(base, user, "spec.logfile")]
 
 
 TMP_MOUNT: Map = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - the container's own

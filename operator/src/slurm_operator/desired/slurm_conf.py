@@ -1,4 +1,4 @@
-"""slurm.conf and cgroup.conf of a cluster: pure text from a Controller, its NodeSets and what they refer to."""
+"""slurm.conf and the files beside it: pure text from a Controller, its NodeSets and what they refer to."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from slurm_operator.api.names import (
     controller_object,
     controller_pod,
 )
-from slurm_operator.desired import slurm_keys
+from slurm_operator.desired import slurm_defaults, slurm_keys
 from slurm_operator.desired.conf_syntax import BadConf, Line, Setting, check, check_partition, parse
 
 CGROUP_CONF = "cgroup.conf"
+GRES_CONF = "gres.conf"
 SLURM_CONF = "slurm.conf"
-RESERVED_FILES = frozenset({SLURM_CONF, "slurmdbd.conf", "slurm.key", JWT_KEY, JWKS_FILE})
+RESERVED_FILES = frozenset({SLURM_CONF, "slurmdbd.conf", "slurm.key", "slurm.jwks", JWT_KEY, JWKS_FILE})
+CGROUP_PLUGINS = ("autodetect", "cgroup/v1", "cgroup/v2", "disabled")
+# What a ConfigMap holds, less what its metadata may take.
+MAX_BYTES = (1 << 20) - (16 << 10)
 
 # Workers have no privileges by default, and without them a container cannot make cgroups.
 DEFAULT_CGROUP_CONF = "CgroupPlugin=disabled\n"
@@ -44,13 +48,17 @@ _FIXED = frozenset(
 class Group:
     """A NodeSet as slurm.conf sees it: its name as a Slurm feature, how many workers, its partition if any.
 
-    `created` (RFC 3339) decides which partition is the default where nobody says.
+    `created` (RFC 3339) decides which partition is the default where nobody says. `cpus` and `memory` (MiB) are what a
+    worker may use, 0 where that is not limited; `gpus`: whether its workers have any.
     """
 
     name: str
     replicas: int
     partition: str | None = None
     created: str = ""
+    cpus: int = 0
+    memory: int = 0
+    gpus: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,24 +72,59 @@ class ConfInputs:
     accounting_host: str = ""
     accounting_port: int = SLURMDBD_PORT
     files: Mapping[str, str] = field(default_factory=dict)  # of configFileRefs
-    prolog: Sequence[str] = ()
-    epilog: Sequence[str] = ()
-    prolog_slurmctld: Sequence[str] = ()
-    epilog_slurmctld: Sequence[str] = ()
+    prolog: Mapping[str, str] = field(default_factory=dict)  # script name -> content, as the three below
+    epilog: Mapping[str, str] = field(default_factory=dict)
+    prolog_slurmctld: Mapping[str, str] = field(default_factory=dict)
+    epilog_slurmctld: Mapping[str, str] = field(default_factory=dict)
+    binary: Mapping[str, str] = field(default_factory=dict)  # files whose content is no text, in base64
+    jwks: str = ""
+    preset: str = ""
+
+
+@dataclass(frozen=True)
+class ConfFiles:
+    """Content of the `<name>-config` ConfigMap: file name -> text, and those that are no text in base64."""
+
+    text: Mapping[str, str]
+    binary: Mapping[str, str] = field(default_factory=dict)
+    accounting_host: str = ""
 
 
 def cluster_name(namespace: str, name: str, spec: ControllerSpec) -> str:
     return spec.cluster_name or f"{namespace}_{name}"
 
 
-def conf_files(inputs: ConfInputs) -> dict[str, str]:
-    """Files of the `<name>-config` ConfigMap. Raises BadConf where slurmctld would refuse them."""
-    if reserved := sorted(RESERVED_FILES & set(inputs.files)):
+def conf_files(inputs: ConfInputs) -> ConfFiles:
+    """All files of /etc/slurm but the keys. Raises BadConf where slurmctld would refuse them, as far as text tells."""
+    if inputs.spec.external:
+        return ConfFiles({SLURM_CONF: slurm_conf(inputs)}, accounting_host=inputs.accounting_host)
+    if reserved := sorted(RESERVED_FILES & {*inputs.files, *inputs.binary}):
         raise BadConf(f"configFileRefs: {reserved[0]} is made by the operator; use extraConf")
-    files = {SLURM_CONF: slurm_conf(inputs)}
-    if CGROUP_CONF not in inputs.files:
-        files[CGROUP_CONF] = DEFAULT_CGROUP_CONF
-    return files
+    files = {SLURM_CONF: slurm_conf(inputs), CGROUP_CONF: DEFAULT_CGROUP_CONF}
+    files[GRES_CONF] = slurm_defaults.gres_conf(gpus=any(group.gpus for group in inputs.groups))
+    files |= inputs.files
+    for scripts in (inputs.prolog, inputs.epilog, inputs.prolog_slurmctld, inputs.epilog_slurmctld):
+        for name, text in scripts.items():
+            if name in RESERVED_FILES or files.get(name, text) != text:
+                raise BadConf(f"script {name}: there is another file of that name; give it a name of its own")
+            files[name] = text
+    if inputs.jwks:
+        files[JWKS_FILE] = inputs.jwks
+    _check_size(files, inputs.binary)
+    return ConfFiles(files, inputs.binary, inputs.accounting_host)
+
+
+def _check_size(files: Mapping[str, str], binary: Mapping[str, str]) -> None:
+    sizes = {name: len(text.encode()) for name, text in files.items()}
+    sizes |= {name: len(text) * 3 // 4 for name, text in binary.items()}
+    total = sum(sizes.values())
+    if total > MAX_BYTES:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+        named = ", ".join(f"{name} {sizes[name]:,}" for name in largest)
+        raise BadConf(
+            f"the files of /etc/slurm have {total:,} bytes together, but they share one ConfigMap, which holds"
+            f" {MAX_BYTES:,}; the largest: {named}. Mount large ones by spec.template instead"
+        )
 
 
 def slurm_conf(inputs: ConfInputs) -> str:
@@ -106,6 +149,8 @@ def uses_cgroup(files: Mapping[str, str]) -> bool:
     """True if the user's cgroup.conf turns cgroups on. Raises BadConf on a line that is no parameter."""
     lines = parse(files.get(CGROUP_CONF, DEFAULT_CGROUP_CONF), CGROUP_CONF)
     plugin = [s.value.lower() for line in lines for s in line.settings if s.name == "cgroupplugin"]
+    if plugin and plugin[-1] not in CGROUP_PLUGINS:
+        raise BadConf(f"{CGROUP_CONF}: CgroupPlugin={plugin[-1]}: {', '.join(CGROUP_PLUGINS)} is allowed")
     return not plugin or plugin[-1] != "disabled"
 
 
@@ -117,47 +162,37 @@ def max_node_count(groups: Iterable[Group]) -> int:
 
 def _sections(inputs: ConfInputs) -> dict[str, list[Setting]]:
     spec = inputs.spec
-    cgroup = uses_cgroup(inputs.files)
-    jwks = f",jwks={ETC_SLURM}/{JWKS_FILE}" if spec.jwks_key_ref else ""
     name = cluster_name(inputs.namespace, inputs.name, spec)
+    general = [Setting("ClusterName", name), Setting("SlurmUser", SLURM_USER), *_hosts(inputs)]
+    jwks = f",jwks={ETC_SLURM}/{JWKS_FILE}" if inputs.jwks else ""
+    authentication = [
+        Setting("AuthType", "auth/slurm"),
+        Setting("CredType", "cred/slurm"),
+        Setting("AuthInfo", "use_client_ids"),
+        Setting("AuthAltTypes", "auth/jwt"),
+        Setting("AuthAltParameters", f"jwt_key={ETC_SLURM}/{JWT_KEY}{jwks}"),
+    ]
+    if spec.external:
+        # For slurmrestd only, which takes callers' tokens: everyone else gets the configuration from slurmctld.
+        kept = [setting for setting in authentication if setting.key != "AuthAltParameters"]
+        return {"GENERAL": general, "AUTHENTICATION": kept, "ACCOUNTING": _accounting(inputs, cgroup=False)}
+    cgroup = uses_cgroup(inputs.files)
+    general += [
+        Setting("StateSaveLocation", f"{SPOOL_SLURMCTLD}/{name}"),
+        Setting("SlurmdUser", "root"),
+        Setting("SlurmdPort", str(SLURMD_PORT)),
+        Setting("SlurmdSpoolDir", SPOOL_SLURMD),
+        Setting("SlurmctldPidFile", "/run/slurmctld/slurmctld.pid"),
+        Setting("SlurmdPidFile", "/run/slurm/slurmd.pid"),
+        Setting("MaxNodeCount", str(max_node_count(inputs.groups))),
+        Setting("MailProg", "/bin/true"),
+    ]
     sections = {
-        "GENERAL": [
-            Setting("ClusterName", name),
-            Setting("SlurmUser", SLURM_USER),
-            *_hosts(inputs),
-            Setting("StateSaveLocation", f"{SPOOL_SLURMCTLD}/{name}"),
-            Setting("SlurmdUser", "root"),
-            Setting("SlurmdPort", str(SLURMD_PORT)),
-            Setting("SlurmdSpoolDir", SPOOL_SLURMD),
-            Setting("SlurmctldPidFile", "/run/slurmctld/slurmctld.pid"),
-            Setting("SlurmdPidFile", "/run/slurm/slurmd.pid"),
-            Setting("MaxNodeCount", str(max_node_count(inputs.groups))),
-            Setting("MailProg", "/bin/true"),
-        ],
-        "AUTHENTICATION": [
-            Setting("AuthType", "auth/slurm"),
-            Setting("CredType", "cred/slurm"),
-            Setting("AuthInfo", "use_client_ids"),
-            Setting("AuthAltTypes", "auth/jwt"),
-            Setting("AuthAltParameters", f"jwt_key={ETC_SLURM}/{JWT_KEY}{jwks}"),
-        ],
-        "BEHAVIOUR": [
-            Setting("SlurmctldParameters", "enable_configless,reconfig_on_restart"),
-            # A worker whose pod comes back is of use again whatever it was down for; an administrator's drain stays.
-            Setting("ReturnToService", "2"),
-            Setting("SlurmdTimeout", "120"),
-            Setting("MessageTimeout", "30"),
-            Setting("SelectType", "select/cons_tres"),
-            Setting("SelectTypeParameters", "CR_Core_Memory"),
-            Setting("GresTypes", "gpu"),
-            Setting("ProctrackType", "proctrack/cgroup" if cgroup else "proctrack/linuxproc"),
-            # Binding the task of another user to CPUs needs CAP_SYS_NICE, which a worker has not by default: with
-            # task/affinity alone, launches then fail now and then (task_g_set_affinity).
-            Setting("TaskPlugin", "task/cgroup,task/affinity" if cgroup else "task/none"),
-            Setting("PrologFlags", "Contain" if cgroup else "Alloc"),
-            Setting("LaunchParameters", "use_interactive_step"),
-        ],
-        "ACCOUNTING": _accounting(inputs, cgroup),
+        "GENERAL": general,
+        "AUTHENTICATION": authentication,
+        "BEHAVIOUR": slurm_defaults.behaviour(cgroup=cgroup, ha=spec.ha.enabled),
+        "PRESET": list(slurm_defaults.preset(inputs.preset)),
+        "ACCOUNTING": _accounting(inputs, cgroup=cgroup),
         "SCRIPTS": [
             *(Setting("Prolog", script) for script in sorted(inputs.prolog)),
             *(Setting("Epilog", script) for script in sorted(inputs.epilog)),
@@ -177,16 +212,19 @@ def _hosts(inputs: ConfInputs) -> list[Setting]:
             Setting("SlurmctldHost", external.host),
             Setting("SlurmctldPort", str(external.port or SLURMCTLD_PORT)),
         ]
-    pod = controller_pod(inputs.name)
+    domain = f"{controller_internal_service(inputs.name)}.{inputs.namespace}"
+    ha = inputs.spec.ha
+    pods = [controller_pod(inputs.name, index) for index in range(1 + (ha.backups if ha.enabled else 0))]
     return [
-        Setting("SlurmctldHost", f"{pod}({pod}.{controller_internal_service(inputs.name)}.{inputs.namespace})"),
+        # In this order they take over from each other.
+        *(Setting("SlurmctldHost", f"{pod}({pod}.{domain})") for pod in pods),
         Setting("SlurmctldPort", str(SLURMCTLD_PORT)),
         # Everyone but slurmctld itself goes through the Service, whose address does not change.
         Setting("SlurmctldAddr", f"{controller_object(inputs.name)}.{inputs.namespace}"),
     ]
 
 
-def _accounting(inputs: ConfInputs, cgroup: bool) -> list[Setting]:
+def _accounting(inputs: ConfInputs, *, cgroup: bool) -> list[Setting]:
     if not inputs.accounting_host:
         return []
     return [
@@ -194,6 +232,8 @@ def _accounting(inputs: ConfInputs, cgroup: bool) -> list[Setting]:
         Setting("AccountingStorageType", "accounting_storage/slurmdbd"),
         Setting("AccountingStorageHost", inputs.accounting_host),
         Setting("AccountingStoragePort", str(inputs.accounting_port)),
+        # Without it nobody can say afterwards who used how many GPUs.
+        Setting("AccountingStorageTRES", "gres/gpu"),
     ]
 
 
@@ -218,6 +258,8 @@ def _scalars(extra: Iterable[Line], inputs: ConfInputs) -> dict[str, Setting]:
 
 def _joined(setting: Setting, given: Mapping[str, Setting]) -> Setting | None:
     """What to write for a setting of the operator: None when the user's own line takes its place."""
+    if slurm_defaults.RIVALS.get(setting.name) in given:
+        return None
     user = given.get(setting.name)
     if user is None or setting.name in _FIXED:
         return setting
@@ -253,7 +295,7 @@ def partition_settings(config: str, place: str) -> tuple[Setting, ...]:
     return settings
 
 
-def _nodes_and_partitions(groups: Sequence[Group], extra: Iterable[Line]) -> list[str]:
+def _nodes_and_partitions(groups: Sequence[Group], extra: Sequence[Line]) -> list[str]:
     ordered = sorted(groups, key=lambda group: group.name)
     text = [f"NodeSet={group.name} Feature={group.name}" for group in ordered]
     partitions = [
@@ -264,10 +306,29 @@ def _nodes_and_partitions(groups: Sequence[Group], extra: Iterable[Line]) -> lis
     chosen = _default_partition(groups, dict(partitions), extra)
     for name, settings in partitions:
         parts = [f"PartitionName={name}", f"Nodes={name}", *map(str, settings)]
+        said = [*settings, *(setting for line in extra for setting in _global(line))]
+        if share := _memory_share(next(group for group in ordered if group.name == name), said):
+            parts.append(f"DefMemPerCPU={share}")
         if name == chosen:
             parts.append("Default=YES")
         text.append(" ".join(parts))
     return ["### NODESETS AND PARTITIONS ###", *text, ""] if text else []
+
+
+def _global(line: Line) -> Sequence[Setting]:
+    """The settings of a line that is about the cluster as a whole."""
+    return () if line.settings and line.settings[0].name in slurm_keys.LINES else line.settings
+
+
+def _memory_share(group: Group, settings: Iterable[Setting]) -> int:
+    """MiB that a job gets per CPU when it does not say: its share of the worker. 0 where that is not known.
+
+    Slurm gives a job that does not say all memory of the node, so that it would be alone there. A core has two CPUs on
+    most machines and cannot be halved: a worker with one CPU may be seen to have two.
+    """
+    if any(setting.name in slurm_keys.MEMORY_OF_PARTITION for setting in settings):
+        return 0
+    return group.memory // max(2, group.cpus) if group.cpus and group.memory else 0
 
 
 def _default_partition(

@@ -24,7 +24,8 @@ def spelled(name: str) -> str:
 # A number, or UNLIMITED or INFINITE.
 NUMBERS: Final = _names(
     """
-    AccountingStoragePort AcctGatherNodeFreq BatchStartTimeout CompleteWait DefMemPerCPU DefMemPerNode
+    AccountingStoragePort AcctGatherNodeFreq BatchStartTimeout CompleteWait DefCpuPerGPU DefMemPerCPU DefMemPerGPU
+    DefMemPerNode
     EioTimeout EpilogMsgTime EpilogTimeout ExtSensorsFreq FairShareDampeningFactor FastSchedule FirstJobId
     GetEnvTimeout GroupUpdateForce GroupUpdateTime HealthCheckInterval HealthCheckTimeout InactiveLimit
     JobCompPort JobFileAppend JobRequeue KeepAliveTime KillOnBadExit KillWait MaxArraySize MaxBatchRequeue
@@ -90,8 +91,8 @@ KNOWN: Final = NUMBERS | BOOLEANS | LINES | TEXTS
 # What may follow PartitionName= on its line.
 PARTITION_NUMBERS: Final = _names(
     """
-    DefMemPerCPU DefMemPerNode GraceTime MaxCPUsPerNode MaxCPUsPerSocket MaxMemPerCPU MaxMemPerNode MaxNodes
-    MinNodes Priority PriorityJobFactor PriorityTier ResumeTimeout SuspendTimeout
+    DefCpuPerGPU DefMemPerCPU DefMemPerGPU DefMemPerNode GraceTime MaxCPUsPerNode MaxCPUsPerSocket MaxMemPerCPU
+    MaxMemPerNode MaxNodes MinNodes Priority PriorityJobFactor PriorityTier ResumeTimeout SuspendTimeout
     """
 )
 
@@ -122,3 +123,6 @@ NODE_KNOWN: Final = _names(
 
 # Parameters whose value is a list that the operator needs some entries in: a user's entries join them.
 LISTS: Final = _names("SlurmctldParameters AuthInfo AuthAltParameters")
+
+# With one of these a partition, or the whole of slurm.conf, says itself how much memory a job gets.
+MEMORY_OF_PARTITION: Final = _names("DefMemPerCPU DefMemPerNode DefMemPerGPU MaxMemPerCPU MaxMemPerNode")

@@ -40,6 +40,10 @@ from slurm_operator.desired.parts import (
     http_probe,
     key_volume,
     labels,
+    log_arguments,
+    log_container,
+    log_mounts,
+    log_volumes,
     meta,
     pod_template,
     quantity,
@@ -275,8 +279,11 @@ def template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
             {"name": "run-slurm", "emptyDir": {"medium": "Memory"}},
             # The container runtime's own /dev/shm has 64 MiB: too little for NCCL and data loaders.
             {"name": "dshm", "emptyDir": {"medium": "Memory"}},
+            *log_volumes(spec.logfile),
         ],
     }
+    if sidecar := log_container(spec.logfile, "slurmd", spec.slurmd):
+        base["initContainers"] = sidecar
     if spec.scaling_mode == "DaemonSet":
         base["tolerations"] += [*DAEMON_TOLERATIONS, *([HOST_NETWORK_TOLERATION] if host_network(spec) else [])]
     if host_network(spec):
@@ -307,11 +314,12 @@ def _terms(pod: Map) -> list[Map]:
 
 
 def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
-    cpus, memory = _limits(spec)
+    cpus, memory = limits(spec)
     base = {
         "name": "slurmd",
         # Quoted for a shell: images that join their arguments and images that do not both understand it.
-        "args": ["-Z", "--conf-server", cluster.conf_server, "--conf", f"'{node_conf(name, spec)}'"],
+        "args": ["-Z", "--conf-server", cluster.conf_server, *log_arguments(spec.logfile, "slurmd"),
+                 "--conf", f"'{node_conf(name, spec)}'"],
         "env": [{"name": "POD_CPUS", "value": str(cpus)}, {"name": "POD_MEMORY", "value": str(memory)}],
         "ports": [{"name": "slurmd", "containerPort": SLURMD_PORT, "protocol": "TCP"}],
         "startupProbe": http_probe("/livez", SLURMD_PORT, period=1, failures=600),
@@ -326,20 +334,21 @@ def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
             {"name": "etc-slurm", "mountPath": ETC_SLURM, "readOnly": True},
             {"name": "run-slurm", "mountPath": RUN_SLURM},
             {"name": "dshm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount point of shared memory
+            *log_mounts(spec.logfile),
         ],
     }
     return container(base, spec.slurmd, "spec.slurmd")
 
 
-def _limits(spec: NodeSetSpec) -> tuple[int, int]:
+def limits(spec: NodeSetSpec) -> tuple[int, int]:
     """CPUs and MiB that the pod may use, from the container's limits or else the pod's; 0 where there is no limit."""
 
-    def limits() -> Iterable[tuple[str, Map]]:
+    def given() -> Iterable[tuple[str, Map]]:
         yield "spec.template.spec.resources.limits", (spec.template.spec.get("resources") or {}).get("limits") or {}
         yield "spec.slurmd.resources.limits", (spec.slurmd.get("resources") or {}).get("limits") or {}
 
     cpus = memory = 0
-    for where, values in limits():
+    for where, values in given():
         if values.get("cpu"):
             cpus = max(1, math.floor(quantity(values["cpu"], f"{where}.cpu")))
         if values.get("memory"):

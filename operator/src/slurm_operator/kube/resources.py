@@ -64,6 +64,7 @@ CONTROLLERREVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerR
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+SERVICEMONITORS = Resource("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor")
 
 SLINKY_GROUP = "slinky.slurm.net"
 CONTROLLERS = Resource(SLINKY_GROUP, "v1beta1", "controllers", "Controller")
@@ -75,7 +76,7 @@ TOKENS = Resource(SLINKY_GROUP, "v1beta1", "tokens", "Token")
 
 ALL = (
     PODS, SERVICES, CONFIGMAPS, SECRETS, SERVICEACCOUNTS, NODES, PVCS, STATEFULSETS, DEPLOYMENTS, CONTROLLERREVISIONS,
-    PDBS, LEASES, EVENTS, CONTROLLERS, NODESETS, LOGINSETS, ACCOUNTINGS, RESTAPIS, TOKENS,
+    PDBS, LEASES, EVENTS, SERVICEMONITORS, CONTROLLERS, NODESETS, LOGINSETS, ACCOUNTINGS, RESTAPIS, TOKENS,
 )  # fmt: skip
 
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in ALL}
