@@ -83,18 +83,13 @@ def test_the_claim_is_as_asked() -> None:
     }
 
 
-def test_etc_slurm_holds_configuration_keys_and_the_users_files() -> None:
+def test_only_what_was_proven_and_the_keys_reach_etc_slurm() -> None:
     spec = pod(
         configFileRefs=[{"name": "files"}], prologScriptRefs=[{"name": "prolog"}], slurmKeyRef={"name": "k", "key": "x"}
     )
     sources = next(one for one in spec["volumes"] if one["name"] == "etc-slurm")["projected"]["sources"]
-    assert sources == [
-        {"configMap": {"name": "lab-config"}},
-        {"configMap": {"name": "files"}},
-        {"configMap": {"name": "prolog"}},
-        {"secret": {"name": "k", "items": [{"key": "x", "path": "slurm.key"}]}},
-        {"secret": {"name": "lab-auth-jwt", "items": [{"key": "jwt.key", "path": "jwt.key"}]}},
-    ]
+    items = [{"key": name, "path": name} for name in ("slurm.jwks", "slurm.key", "jwt.key")]
+    assert sources == [{"configMap": {"name": "lab-config"}}, {"secret": {"name": "lab-keys", "items": items}}]
 
 
 def test_services_of_slurmctld() -> None:

@@ -37,7 +37,7 @@ def test_the_basics() -> None:
 
 
 def test_every_line_is_one_that_our_own_check_takes() -> None:
-    text = conf("", Group("gpu", 2, "MaxTime=1-0"), accounting_host="db", prolog=["a"], epilog_slurmctld=["b"])
+    text = conf("", Group("gpu", 2, "MaxTime=1-0"), accounting_host="db", prolog={"a": ""}, epilog_slurmctld={"b": ""})
     assert parse(text, "slurm.conf")
 
 
@@ -129,8 +129,11 @@ def test_cgroups_follow_the_users_cgroup_conf() -> None:
     assert values(text, "ProctrackType") == ["proctrack/cgroup"]
     assert values(text, "TaskPlugin") == ["task/cgroup,task/affinity"]
     inputs = ConfInputs("lab", "slurm", controller_spec())
-    assert conf_files(inputs)["cgroup.conf"] == "CgroupPlugin=disabled\n"
-    assert "cgroup.conf" not in conf_files(ConfInputs("lab", "slurm", controller_spec(), files={"cgroup.conf": "A=b"}))
+    assert conf_files(inputs).text["cgroup.conf"] == "CgroupPlugin=disabled\n"
+    given = ConfInputs("lab", "slurm", controller_spec(), files={"cgroup.conf": "A=b"})
+    assert conf_files(given).text["cgroup.conf"] == "A=b"
+    with pytest.raises(BadConf, match=r"CgroupPlugin=cgroup/v9: autodetect, cgroup/v1"):
+        conf(files={"cgroup.conf": "CgroupPlugin=cgroup/v9\n"})
 
 
 @pytest.mark.parametrize("name", ["slurm.conf", "slurmdbd.conf", "slurm.key"])

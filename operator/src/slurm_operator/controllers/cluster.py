@@ -144,8 +144,9 @@ class ClusterController(Reconciler[ControllerSpec]):
 
     async def forget(self, key: Key) -> None:
         self._config.forget(key)
-        for remembered in (self.keys_seen, self._room, self._monitors):
-            remembered.pop(key, None)  # type: ignore[attr-defined]
+        self.keys_seen.pop(key, None)
+        self._room.pop(key, None)
+        self._monitors.pop(key, None)
         await self.slurm.remove(key)
 
     async def act(self, key: Key, obj: Object, spec: ControllerSpec) -> tuple[Report, float | None]:

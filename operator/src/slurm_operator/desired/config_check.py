@@ -266,8 +266,8 @@ def verdict(pod: Object, problem: str) -> Verdict:
         for name, end in ended.items()
         if end and end.get("exitCode") == 1
     ]
-    if refused:
-        return Verdict("refused", "; ".join(refused))
+    if refused:  # what slurmctld refuses, slurmd does for the same reason
+        return Verdict("refused", refused[0])
     broken = [
         f"{name} ended with exit code {end.get('exitCode')} ({end.get('reason', 'Error')})"
         for name, end in ended.items()

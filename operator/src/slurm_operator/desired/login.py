@@ -6,6 +6,7 @@ from slurm_operator.api.names import (
     APP_LOGIN,
     ETC_SLURM,
     RUN_SLURM,
+    SLURM_JWKS,
     SLURM_KEY,
     SLURM_UID,
     SSH_PORT,
@@ -41,12 +42,23 @@ CAPABILITIES = (
 )  # fmt: skip
 
 # sackd runs as SlurmUser and takes no key of somebody else's; an fsGroup would give all of /home to that group.
-COPY_KEY = f"""\
+# It stays and copies again when the keys change: sackd reads them anew at the next reconfigure.
+COPY_KEYS = f"""\
 umask 077
-cp /mnt/slurm-key/{SLURM_KEY} {ETC_SLURM}/{SLURM_KEY}.new
-chown {SLURM_UID}:{SLURM_UID} {ETC_SLURM}/{SLURM_KEY}.new
-mv {ETC_SLURM}/{SLURM_KEY}.new {ETC_SLURM}/{SLURM_KEY}
+trap 'exit 0' TERM INT
 chmod 755 {ETC_SLURM}
+while :; do
+  now=$(readlink /mnt/slurm-key/..data)
+  if [ "$now" != "${{copied:-}}" ]; then
+    for key in {SLURM_JWKS} {SLURM_KEY}; do
+      cp "/mnt/slurm-key/$key" "{ETC_SLURM}/$key.new"
+      chown {SLURM_UID}:{SLURM_UID} "{ETC_SLURM}/$key.new"
+      mv "{ETC_SLURM}/$key.new" "{ETC_SLURM}/$key"
+    done
+    copied=$now
+  fi
+  sleep 2 & wait $! || true
+done
 """
 
 
@@ -132,7 +144,9 @@ def _pod(name: str, spec: LoginSetSpec, cluster: Cluster) -> Map:
 def _init(spec: LoginSetSpec) -> Map:
     base: Map = {
         "name": "initconf",
-        "command": ["/bin/sh", "-ec", COPY_KEY],
+        "restartPolicy": "Always",
+        "command": ["/bin/sh", "-ec", COPY_KEYS],
+        "startupProbe": _exec_probe(f"test -s {ETC_SLURM}/{SLURM_KEY}", period=1, failures=60, shell="/bin/sh"),
         "securityContext": {
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
@@ -191,6 +205,6 @@ def _login(spec: LoginSetSpec, cluster: Cluster, host_keys: list[str]) -> Map:
     return container(base, spec.login, "spec.login")
 
 
-def _exec_probe(script: str, *, period: int, failures: int) -> Map:
-    command = ["bash", "-c", script]
+def _exec_probe(script: str, *, period: int, failures: int, shell: str = "bash") -> Map:
+    command = [shell, "-c", script]
     return {"exec": {"command": command}, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}

@@ -318,8 +318,14 @@ def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
     base = {
         "name": "slurmd",
         # Quoted for a shell: images that join their arguments and images that do not both understand it.
-        "args": ["-Z", "--conf-server", cluster.conf_server, *log_arguments(spec.logfile, "slurmd"),
-                 "--conf", f"'{node_conf(name, spec)}'"],
+        "args": [
+            "-Z",
+            "--conf-server",
+            cluster.conf_server,
+            *log_arguments(spec.logfile, "slurmd"),
+            "--conf",
+            f"'{node_conf(name, spec)}'",
+        ],
         "env": [{"name": "POD_CPUS", "value": str(cpus)}, {"name": "POD_MEMORY", "value": str(memory)}],
         "ports": [{"name": "slurmd", "containerPort": SLURMD_PORT, "protocol": "TCP"}],
         "startupProbe": http_probe("/livez", SLURMD_PORT, period=1, failures=600),
