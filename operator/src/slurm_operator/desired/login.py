@@ -146,7 +146,7 @@ def _init(spec: LoginSetSpec) -> Map:
         "name": "initconf",
         "restartPolicy": "Always",
         "command": ["/bin/sh", "-ec", COPY_KEYS],
-        "startupProbe": _exec_probe(f"test -s {ETC_SLURM}/{SLURM_KEY}", period=1, failures=60, shell="/bin/sh"),
+        "startupProbe": _exec_probe(f"test -s {ETC_SLURM}/{SLURM_KEY}", period=1, failures=60, program="/bin/sh"),
         "securityContext": {
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
@@ -205,6 +205,6 @@ def _login(spec: LoginSetSpec, cluster: Cluster, host_keys: list[str]) -> Map:
     return container(base, spec.login, "spec.login")
 
 
-def _exec_probe(script: str, *, period: int, failures: int, shell: str = "bash") -> Map:
-    command = [shell, "-c", script]
+def _exec_probe(script: str, *, period: int, failures: int, program: str = "bash") -> Map:
+    command = [program, "-c", script]
     return {"exec": {"command": command}, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
