@@ -17,6 +17,8 @@ from aiohttp import web
 Object = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
+KINDS = {"pods": "Pod", "configmaps": "ConfigMap", "leases": "Lease", "nodes": "Node", "nodesets": "NodeSet"}
+
 
 class FaultyApiServer:
     """`async with` it; `url` is where it listens. `faults` are asked in turn before each request is served."""
@@ -60,7 +62,7 @@ class FaultyApiServer:
         meta = {"name": name, "namespace": namespace, "uid": f"uid-{self.version}", **fields.pop("metadata", {})}
         if old is not None:
             meta["uid"] = old["metadata"]["uid"]
-        kind = {"pods": "Pod", "configmaps": "ConfigMap", "leases": "Lease"}[collection.rsplit("/", 1)[-1]]
+        kind = KINDS[collection.rsplit("/", 1)[-1]]
         return await self._store(key, {"apiVersion": "v1", "kind": kind, "metadata": meta, **fields})
 
     async def remove(self, collection: str, name: str, namespace: str = "ns") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurm_operator.controllers.accounting import AccountingController
 from slurm_operator.controllers.cluster import ClusterController
+from slurm_operator.controllers.cordons import CordonController
 from slurm_operator.controllers.deployments import LoginSetController, RestApiController
 from slurm_operator.controllers.nodeset import NodeSetController
 from slurm_operator.controllers.token import TokenController
@@ -18,6 +19,7 @@ def all_controllers(manager: Manager) -> list[Controller]:
         RestApiController(manager),
         LoginSetController(manager),
         NodeSetController(manager),
+        CordonController(manager),
         AccountingController(manager),
         TokenController(manager),
     ]

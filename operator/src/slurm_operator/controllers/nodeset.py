@@ -68,7 +68,7 @@ class NodeSetController(Member[NodeSetSpec]):
 
     def _node_event(self, event: EventType, old: Object | None, new: Object | None) -> None:
         """A cordon, or a machine that came, went or changed, matters to its workers; a heartbeat does not."""
-        if old is not None and new is not None and _facts(old) == _facts(new):
+        if old is not None and new is not None and node_facts(old) == node_facts(new):
             return
         node = new or old
         assert node is not None, "an event is about an object"
@@ -234,7 +234,8 @@ def trim_node(obj: Object) -> Object:
     return {"apiVersion": obj.get("apiVersion", "v1"), "kind": obj.get("kind", "Node"), "metadata": slim, "spec": kept}
 
 
-def _facts(node: Object) -> tuple[Object, ...]:
+def node_facts(node: Object) -> tuple[Object, ...]:
+    """What of a Kubernetes node matters to its workers: two that are equal here differ in nothing but heartbeats."""
     taints = [{name: taint[name] for name in taint if name != "timeAdded"} for taint in node["spec"].get("taints", ())]
     return labels_of(node), annotations_of(node), {"taints": taints, "cordon": node["spec"].get("unschedulable")}
 

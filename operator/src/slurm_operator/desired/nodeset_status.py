@@ -48,7 +48,8 @@ def nodeset_report(
 ) -> Report:
     """`problems` are pods that fail, `faults` what else is in the way, `missing` tells of fields without effect."""
     live = [worker for worker in seen.workers if not worker.deleting and worker.phase != "Ended"]
-    staying = [worker for worker in live if worker.name not in plan.leaving]
+    leaving = set(plan.leaving)
+    staying = [worker for worker in live if worker.name not in leaving]
     fields = _counts(wanted, seen, live, selector, generation)
     available = sum(worker.available for worker in staying)
     if seen.slurm is None:

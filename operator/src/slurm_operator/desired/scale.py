@@ -123,7 +123,7 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
     unwanted = [worker for worker in live if worker.unwanted]
     rest = sorted((worker for worker in live if not worker.unwanted), key=lambda worker: _order(worker, seen))
     leaving = unwanted + rest[: max(0, len(rest) - wanted.replicas)]
-    staying = [worker for worker in live if worker not in leaving]
+    staying = _without(live, leaving)
     outdated = [worker for worker in staying if worker.revision != wanted.revision]
     replaced = _to_replace(wanted, seen, staying, outdated)
 
@@ -139,7 +139,7 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
         if step == "drain":
             drain[worker.slurm_name] = _removal_reason(wanted.namespace, worker, why)
 
-    kept = [worker for worker in staying if worker not in replaced]
+    kept = _without(staying, replaced)
     undrain, cordon = _cordons(kept, seen)
     remake, recheck = _unregistered(kept, seen)
     looks = [worker.retry_in for worker in ended if worker.retry_in > 0] + ([] if recheck is None else [recheck])
@@ -258,6 +258,12 @@ def _unregistered(kept: Iterable[Worker], seen: Seen) -> tuple[tuple[Worker, ...
         else:
             next_look = left if next_look is None else min(next_look, left)
     return tuple(lost), next_look
+
+
+def _without(workers: Iterable[Worker], others: Iterable[Worker]) -> list[Worker]:
+    """The workers that are not among the others, by name: comparing 5,000 with 2,500 field by field takes seconds."""
+    names = {worker.name for worker in others}
+    return [worker for worker in workers if worker.name not in names]
 
 
 def _missing(wanted: Wanted, workers: Iterable[Worker]) -> tuple[int, ...]:
