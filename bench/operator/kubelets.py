@@ -3,7 +3,8 @@
 Played: binding (one worker per node, the first free one), the status of a pod that runs and turns Ready, slurmd's
 registration (an EXTERNAL node made through slurmrestd, or a DOWN one resumed, as ReturnToService=2 does), the preStop
 hook (the node goes DOWN unless the operator drained it, and an administrator's reason is kept), and the end of a
-deleted pod. Not played: images, containers, probes, resources, affinity, heartbeats, slurmd's pings, latency of any.
+deleted pod. A pod with restartPolicy Never has ended well at once.
+Not played: images, containers, probes, resources, affinity, heartbeats, slurmd's pings, the latency of any of them.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def _slim(pod: Object) -> Object:
         "kind": "Pod",
         "metadata": {field: meta[field] for field in kept if field in meta},
         "spec": {
-            **{field: spec[field] for field in ("nodeName", "hostname") if field in spec},
+            **{field: spec[field] for field in ("nodeName", "hostname", "restartPolicy") if field in spec},
             "containers": [one["name"] for one in spec.get("containers") or ()],
             "init": [one["name"] for one in spec.get("initContainers") or ()],
             "features": found.group(1) if found else "",
@@ -238,24 +239,23 @@ def _now() -> str:
 
 def _running(pod: Object, address: str) -> Object:
     now = _now()
+    over = pod["spec"].get("restartPolicy") == "Never"
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now}
-        for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        for kind in ("PodScheduled", "Initialized", *(() if over else ("ContainersReady", "Ready")))
     ]
-
-    def running(name: str) -> Object:
-        state = {"running": {"startedAt": now}}
-        facts = {"ready": True, "started": True, "restartCount": 0, "image": "none", "imageID": "none"}
-        return {"name": name, "state": state, **facts}
-
+    state: Object = {"running": {"startedAt": now}}
+    if over:
+        state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+    facts = {"ready": not over, "started": not over, "restartCount": 0, "image": "none", "imageID": "none"}
     return {
-        "phase": "Running",
+        "phase": "Succeeded" if over else "Running",
         "startTime": now,
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": conditions,
-        "containerStatuses": [running(name) for name in pod["spec"]["containers"]],
-        "initContainerStatuses": [running(name) for name in pod["spec"]["init"]],
+        "containerStatuses": [{"name": name, "state": state, **facts} for name in pod["spec"]["containers"]],
+        "initContainerStatuses": [{"name": name, "state": state, **facts} for name in pod["spec"]["init"]],
     }
 
 

@@ -52,7 +52,7 @@ async def _run(actions: list[Any], workers: int) -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             active.remove(key)
-            queue.done(key)
+            queue.done(key, rest=0.002 if key in "ab" else 0.0)
 
     tasks = [asyncio.create_task(worker()) for _ in range(workers)]
     for kind, *rest in actions:
@@ -147,3 +147,35 @@ async def test_a_cancelled_worker_does_not_take_a_wake_up_with_it() -> None:
     queue.add("a")  # wakes the first …
     first.cancel()  # … which goes away before it runs
     assert await asyncio.wait_for(second, 1) == "a"
+
+
+async def test_what_comes_while_a_key_rests_is_one_round() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.done("a", rest=0.05)
+    for _ in range(3):
+        queue.add("a")
+        queue.add("b")
+        await asyncio.sleep(0)
+    assert await queue.get() == "b"  # others do not wait for it
+    assert not len(queue)
+    assert await asyncio.wait_for(queue.get(), 5) == "a"
+    queue.done("a", rest=0.01)
+    queue.done("b")
+    await asyncio.sleep(0.05)
+    assert not len(queue)  # a rest by itself calls nobody
+    queue.add("a")
+    assert len(queue) == 1
+
+
+async def test_a_resting_key_is_forgotten_when_the_queue_closes() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    queue.done(await queue.get(), rest=0.01)
+    queue.add("a")
+    queue.shut_down()
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(queue.drained(), 1)
+    with pytest.raises(QueueShutDown):
+        await queue.get()

@@ -36,7 +36,11 @@ class Recorder(Controller):
         self.calls: list[Key] = []
         self.act: Callable[[Key], Awaitable[float | None]] | None = None
         self.own = self.watch(CONFIGMAPS)
-        self.pods = self.owns(PODS)
+        self.pods = self.owns(PODS, matters=lambda old, new: old.get("spec") != new.get("spec"))
+        self.pause = 0.0
+
+    def rest(self, key: Key) -> float:
+        return self.pause
 
     async def reconcile(self, key: Key) -> float | None:
         self.calls.append(key)
@@ -91,6 +95,29 @@ async def test_changes_of_the_status_only_do_not_call_it_again(api: FaultyApiSer
         await until(lambda: len(controller.calls) == 2)
         await api.put(CONFIG, "a", metadata={"generation": 2, "labels": {"l": "1"}}, status={"x": 1})
         await until(lambda: len(controller.calls) == 3)
+
+
+async def test_changes_that_do_not_matter_do_not_call_it(api: FaultyApiServer, running: Any) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "b", "uid": "x", "controller": True}
+    async with running() as (_, controller, _):
+        await api.put(POD, "p", metadata={"ownerReferences": [owner]}, spec={"x": 1})
+        await until(lambda: controller.calls == [Key("ns", "b")])
+        await api.put(POD, "p", metadata={"ownerReferences": [owner]}, spec={"x": 1}, status={"dull": 1})
+        await api.put(POD, "p", metadata={"ownerReferences": [owner]}, spec={"x": 2}, status={"dull": 2})
+        await until(lambda: len(controller.calls) == 2)
+        await asyncio.sleep(0.05)
+        assert len(controller.calls) == 2
+
+
+async def test_events_after_a_reconcile_wait_for_its_rest(api: FaultyApiServer, running: Any) -> None:
+    async with running() as (_, controller, _):
+        controller.pause = 0.2
+        await api.put(CONFIG, "a")
+        await until(lambda: len(controller.calls) == 1)
+        for number in range(5):
+            await api.put(CONFIG, "a", data={"n": str(number)})
+        assert len(controller.calls) == 1
+        await until(lambda: len(controller.calls) == 2)
 
 
 async def test_failures_come_back_and_are_told_once_per_change(

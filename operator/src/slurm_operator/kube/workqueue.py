@@ -1,7 +1,8 @@
 """Work queue of keys, with the semantics of client-go's.
 
 A key is never processed twice at the same time; adding it while it is processed means one more round after that;
-adding it twice means once. Delays: the earliest wins, so a short one is never hidden behind a long one.
+adding it twice means once. Delays: the earliest wins, so a short one is never hidden behind a long one. A key may rest
+after it was processed: what is added meanwhile becomes one round when the rest is over.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class WorkQueue(Generic[K]):
         self._dirty: dict[K, float] = {}  # waiting to be processed, and since when
         self._processing: dict[K, float] = {}
         self._timers: dict[K, tuple[float, asyncio.TimerHandle]] = {}
+        self._resting: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self._idle = asyncio.Event()
@@ -68,7 +70,7 @@ class WorkQueue(Generic[K]):
             return
         self._dirty[key] = self._clock()
         self._idle.clear()
-        if key not in self._processing:
+        if key not in self._processing and key not in self._resting:
             self._push(key)
 
     def add_after(self, key: K, seconds: float) -> None:
@@ -131,10 +133,12 @@ class WorkQueue(Generic[K]):
             self._meter.started(len(self._queue), now - since)
         return key
 
-    def done(self, key: K) -> None:
-        """The work on `key` is over; if it was added meanwhile it is up again."""
+    def done(self, key: K, rest: float = 0.0) -> None:
+        """The work on `key` is over; if it was added meanwhile it is up again, after `rest` seconds."""
         began = self._processing.pop(key)
-        if key in self._dirty:
+        if rest > 0 and not self._closed:
+            self._resting[key] = asyncio.get_running_loop().call_later(rest, self._rested, key)
+        elif key in self._dirty:
             self._push(key)
         if self._meter is not None:
             self._meter.finished(len(self._queue), self._clock() - began)
@@ -147,9 +151,10 @@ class WorkQueue(Generic[K]):
         What is queued is forgotten: keys say where to look, and whoever runs next looks everywhere.
         """
         self._closed = True
-        for _, timer in self._timers.values():
+        for timer in (*(timer for _, timer in self._timers.values()), *self._resting.values()):
             timer.cancel()
         self._timers.clear()
+        self._resting.clear()
         self._queue.clear()
         self._dirty.clear()
         if not self._processing:
@@ -173,6 +178,11 @@ class WorkQueue(Generic[K]):
             if not getter.done():
                 getter.set_result(None)
                 return
+
+    def _rested(self, key: K) -> None:
+        del self._resting[key]
+        if key in self._dirty:
+            self._push(key)
 
     def _ring(self, key: K) -> None:
         self._timers.pop(key, None)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from slurm_operator.runtime.manager import Manager
 
 MapToKeys = Callable[[Object], Iterable[Key]]
+Matters = Callable[[Object, Object], bool]
+"""(before, after): whether a change is of any interest."""
 
 
 class Controller(ABC):
@@ -54,6 +56,10 @@ class Controller(ABC):
         could not be found out; any exception means another try with growing delays.
         """
 
+    def rest(self, key: Key) -> float:
+        """Seconds for which events of `key` are gathered after a reconcile, before they mean another one."""
+        return 0.0
+
     # --- declaring ---
 
     def watch(
@@ -65,11 +71,13 @@ class Controller(ABC):
         metadata_only: bool = False,
         transform: Transform | None = None,
         status_too: bool = True,
+        matters: Matters | None = None,
     ) -> Informer:
         """Look at `resource`: each event enqueues what `map` makes of the object before and after it.
 
         Without `map` the object's own key is enqueued: that is for the controller's own kind, whose changes in the
-        status only (mostly our own) then enqueue nothing. `status_too=False` asks for the same with a `map`.
+        status only (mostly our own) then enqueue nothing. `status_too=False` asks for the same with a `map`, and
+        `matters` draws the line elsewhere.
         """
         informer = self.manager.informer(resource, label_selector, metadata_only=metadata_only, transform=transform)
         keys_of = map or _own_key
@@ -78,8 +86,11 @@ class Controller(ABC):
         def handler(event: EventType, old: Object | None, new: Object | None) -> None:
             if event == "DELETED" and old is not None:
                 self.writer.forget(resource, key_of(old))
-            if skip_status and old is not None and new is not None and _only_status_changed(old, new):
-                return
+            if old is not None and new is not None:
+                if skip_status and _only_status_changed(old, new):
+                    return
+                if matters is not None and not matters(old, new):
+                    return
             for obj in (old, new):
                 if obj is not None:
                     for key in keys_of(obj):
@@ -95,6 +106,7 @@ class Controller(ABC):
         label_selector: str = "",
         metadata_only: bool = False,
         transform: Transform | None = None,
+        matters: Matters | None = None,
     ) -> Informer:
         """Look at `resource`: each event enqueues the object's controlling owner, if that is of this kind."""
 
@@ -107,7 +119,12 @@ class Controller(ABC):
             return (Key(obj["metadata"].get("namespace", ""), ref["name"]),)
 
         return self.watch(
-            resource, owner, label_selector=label_selector, metadata_only=metadata_only, transform=transform
+            resource,
+            owner,
+            label_selector=label_selector,
+            metadata_only=metadata_only,
+            transform=transform,
+            matters=matters,
         )
 
     def enqueue(self, key: Key, after: float = 0.0) -> None:

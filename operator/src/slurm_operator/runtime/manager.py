@@ -227,7 +227,7 @@ class Manager:
                 with log.fields(**fields, reconcileID=secrets.token_hex(4)):
                     result = await self._reconcile(controller, key)
             finally:
-                controller.queue.done(key)
+                controller.queue.done(key, controller.rest(key))
                 self.metrics.active.labels(controller.name).dec()
             self.metrics.seconds.labels(controller.name).observe(time.monotonic() - began)
             self.metrics.reconciles.labels(controller.name, result).inc()
