@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from slurm_operator.api.names import (
+    ANNOTATION_FEATURES,
+    ANNOTATION_TOPOLOGY,
     APP_WORKER,
     LABEL_INSTANCE,
     LABEL_NAME,
@@ -58,7 +60,7 @@ class NodeSetController(Member[NodeSetSpec]):
         self.revisions = self.owns(CONTROLLERREVISIONS, label_selector=of_workers, transform=trim_revision)
         self.retries = Retries()
         self.tried: dict[str, dict[str, tuple[str, object]]] = {}
-        """What Slurm was last asked for, by NodeSet and Slurm node: see Belongings.tell_slurm."""
+        """What Slurm was last asked for, by NodeSet and Slurm node: see Belongings.shape."""
         self.nodes = self.manager.informer(NODES, transform=trim_node)
         self.nodes.add_handler(self._node_event)
         self.slurm.add_handler(self._slurm_event)
@@ -115,19 +117,23 @@ class NodeSetController(Member[NodeSetSpec]):
         steps = Steps(self, key, obj, pods, slurm)
         belongings = Belongings(self, key, obj, spec)
         self._tell(obj, plan, pods)
-        await belongings.history(wanted.revision, {worker.revision for worker in seen.workers})
+        refused: list[str] = []
+        said = facts(obj, seen.workers, nodes or {}, self._node, pods.__getitem__)
+        if slurm is not None and nodes is not None:
+            refused = await belongings.shape(slurm, nodes, said)  # before a drain is undone
         await steps.drains(plan)
         await steps.removals(plan)
         await steps.records(plan)
-        refused: list[str] = []
         if slurm is not None and nodes is not None:
-            said = facts(obj, seen.workers, nodes, self._node, pods.__getitem__)
-            refused = await belongings.tell_slurm(slurm, nodes, said)
+            await belongings.comments(slurm, said)
             if any(worker.phase == "Running" and worker.slurm_name not in nodes for worker in seen.workers):
                 slurm.cache.poke()
         await steps.mirror(seen, protect=spec.workload_disruption_protection)
         seats = [build.numbered(key.name, spec, number, pinned.get(str(number), "")) for number in plan.create]
         seats += [build.on_machine(key.name, machine, where.names[machine]) for machine in plan.place]
+        if slurm is not None:
+            seats = [replace(seat, drained=self._begins_drained(seat)) for seat in seats]
+        await belongings.history(wanted.revision, {worker.revision for worker in seen.workers})
         await belongings.claims(_suffixes(wanted, seen, pods, seats))
         await steps.creations(
             seats,
@@ -149,6 +155,15 @@ class NodeSetController(Member[NodeSetSpec]):
 
     def _node(self, name: str) -> Object | None:
         return self.nodes.get("", name)
+
+    def _begins_drained(self, seat: build.Seat) -> bool:
+        """Whether Slurm is to be told something of the machine first; of any that may be meant, if it is not known."""
+        node = self._node(seat.machine) if seat.machine else None
+        machines = [node] if node is not None else self.nodes.list()
+        cordoned = node is not None and node["spec"].get("unschedulable", False)
+        return cordoned or any(
+            {ANNOTATION_TOPOLOGY, ANNOTATION_FEATURES} & annotations_of(one).keys() for one in machines
+        )
 
     def claims_of(self, nodeset: Object) -> list[Object]:
         """Claims whose labels say that they are of this NodeSet."""

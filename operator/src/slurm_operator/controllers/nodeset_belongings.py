@@ -96,8 +96,8 @@ class Belongings:
         except (Conflict, NotFound):
             self._do.enqueue(self._key, 1.0)
 
-    async def tell_slurm(self, slurm: SlurmCluster, known: Mapping[str, NodeInfo], facts: Facts) -> list[str]:
-        """Write Comments, topology and features; returns what Slurm refuses.
+    async def shape(self, slurm: SlurmCluster, known: Mapping[str, NodeInfo], facts: Facts) -> list[str]:
+        """Write topology and features, the same ones at once; returns what Slurm refuses.
 
         A wish that Slurm refused, or that it shows in other words than it was given in, is not written again while both
         stay the same: an idle cluster is left alone.
@@ -111,16 +111,12 @@ class Belongings:
             if tried.get(name, ("", None))[1] != state:
                 groups.setdefault(shape, []).append(name)
                 tried[name] = ("", state)
-        calls: list[Awaitable[object]] = [self._shape(slurm, shape, names, tried) for shape, names in groups.items()]
-        calls += [self._comment(slurm, name, comment) for name, comment in facts.comments.items()]
-        if facts.revive:
-            calls.append(slurm.client.update_nodes(facts.revive, state="IDLE"))
         try:
-            await gather_all(calls)
+            await gather_all(self._shape(slurm, shape, names, tried) for shape, names in groups.items())
         except Exception:
             tried.clear()  # what was not written is to be tried again
             raise
-        if calls:
+        if groups:
             slurm.cache.poke()
         return sorted({refused for refused, _ in tried.values() if refused})
 
@@ -133,13 +129,22 @@ class Belongings:
                 continue
             try:
                 await slurm.client.update_nodes(names, **change)
-            except SlurmNotFound:
+            except SlurmNotFound:  # one is gone; the others may have changed or not
+                for name in names:
+                    tried.pop(name, None)
                 return
             except SlurmError as error:
                 what, value = next(iter(change.items()))
                 refused = f"Slurm refuses {what} {value!r} of {', '.join(names)}: {error.description}"
                 for name in names:
                     tried[name] = (refused, tried[name][1])
+
+    async def comments(self, slurm: SlurmCluster, facts: Facts) -> None:
+        """Write which pod and machine a Slurm node is; one that is DOWN for its former machine's sake works again."""
+        await gather_all(self._comment(slurm, name, comment) for name, comment in facts.comments.items())
+        await slurm.client.update_nodes(facts.revive, state="IDLE")
+        if facts.comments:
+            slurm.cache.poke()
 
     async def _comment(self, slurm: SlurmCluster, name: str, comment: str) -> None:
         try:

@@ -51,6 +51,7 @@ from slurm_operator.desired.parts import (
 )
 from slurm_operator.kube.objects import canonical_hash, owner_reference
 from slurm_operator.kube.resources import Object
+from slurm_operator.slurm.states import STARTING
 
 # What slurmd needs to start tasks as their users, and no more (proved with Slurm 26.05).
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -93,6 +94,8 @@ class Seat:
     """The ordinal as text; "" in scalingMode DaemonSet."""
     machine: str = ""
     """The only Kubernetes node it may run on; "" for any."""
+    drained: bool = False
+    """It registers drained: Slurm is to be told something about its machine before the first job."""
 
     @property
     def suffix(self) -> str:
@@ -181,7 +184,7 @@ def revision_data(spec: NodeSetSpec) -> Map:
 def worker(owner: Object, spec: NodeSetSpec, cluster: Cluster, seat: Seat) -> Object:
     """The pod of one worker. Raises InvalidSpec where no valid pod can be made."""
     name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
-    pod = template(name, spec, cluster)
+    pod = template(name, spec, cluster, drained=seat.drained)
     own = {
         LABEL_POD_NAME: seat.pod,
         LABEL_POD_INDEX: seat.index,
@@ -243,8 +246,11 @@ def cluster_budget(controller: Object, cluster: Cluster) -> Object:
     }
 
 
-def node_conf(name: str, spec: NodeSetSpec) -> str:
-    """Value of slurmd's --conf. Raises BadConf, naming the field."""
+def node_conf(name: str, spec: NodeSetSpec, *, drained: bool = False) -> str:
+    """Value of slurmd's --conf. Raises BadConf, naming the field.
+
+    `drained`: how the node begins; Slurm reads that when it makes the record, and not when slurmd is restarted.
+    """
     settings = [setting for line in parse(spec.extra_conf, "spec.extraConf") for setting in line.settings]
     check_node(settings, "spec.extraConf")
     features = [group_name(name, spec)]
@@ -257,11 +263,12 @@ def node_conf(name: str, spec: NodeSetSpec) -> str:
         else:
             others[setting.name] = setting
     unique = list(dict.fromkeys(feature for feature in features if feature))
-    return " ".join([f"Features={','.join(unique)}", *(str(others[key]) for key in sorted(others))])
+    state = [f"State=DRAIN Reason={STARTING}"] if drained else []
+    return " ".join([f"Features={','.join(unique)}", *(str(others[key]) for key in sorted(others)), *state])
 
 
-def template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
-    """metadata and spec of a worker pod, without what is one worker's own."""
+def template(name: str, spec: NodeSetSpec, cluster: Cluster, *, drained: bool = False) -> Map:
+    """metadata and spec of a worker pod, without what is one worker's own; `drained` as in Seat."""
     own = labels(APP_WORKER, name, cluster.name, "worker") | {LABEL_SCALING_MODE: spec.scaling_mode.lower()}
     base: Map = {
         "automountServiceAccountToken": False,
@@ -271,7 +278,7 @@ def template(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
         "subdomain": workers_service(cluster.name),
         "dnsConfig": dns(cluster.worker_domain),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [_slurmd(name, spec, cluster)],
+        "containers": [_slurmd(name, spec, cluster, drained=drained)],
         "tolerations": [{"key": TAINT_WORKER, "operator": "Exists", "effect": "NoExecute"}],
         "volumes": [
             key_volume("etc-slurm", cluster, mode=0o400),
@@ -313,7 +320,7 @@ def _terms(pod: Map) -> list[Map]:
     return list(anti.get("requiredDuringSchedulingIgnoredDuringExecution") or [])
 
 
-def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
+def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster, *, drained: bool) -> Map:
     cpus, memory = limits(spec)
     base = {
         "name": "slurmd",
@@ -324,7 +331,7 @@ def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster) -> Map:
             cluster.conf_server,
             *log_arguments(spec.logfile, "slurmd"),
             "--conf",
-            f"'{node_conf(name, spec)}'",
+            f"'{node_conf(name, spec, drained=drained)}'",
         ],
         "env": [{"name": "POD_CPUS", "value": str(cpus)}, {"name": "POD_MEMORY", "value": str(memory)}],
         "ports": [{"name": "slurmd", "containerPort": SLURMD_PORT, "protocol": "TCP"}],
