@@ -17,7 +17,14 @@ from slurm_operator.api.names import (
     LABEL_POD_INDEX,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
-from slurm_operator.controllers.base import BY_CONTROLLER, Member, of_instance, trim_pod, unsupported
+from slurm_operator.controllers.base import (
+    BY_CONTROLLER,
+    Member,
+    index_by_controller,
+    of_instance,
+    trim_pod,
+    unsupported,
+)
 from slurm_operator.controllers.nodeset_belongings import Belongings, Retries
 from slurm_operator.controllers.nodeset_steps import Steps
 from slurm_operator.desired import worker as build
@@ -32,7 +39,17 @@ from slurm_operator.desired.scale import Plan, Seen, Wanted, Worker, plan_scale
 from slurm_operator.desired.status import Report, problems
 from slurm_operator.kube.informer import EventType, Informer
 from slurm_operator.kube.objects import annotations_of, labels_of, uid_of
-from slurm_operator.kube.resources import CONTROLLERREVISIONS, NODES, NODESETS, PODS, PVCS, Key, Object, Resource
+from slurm_operator.kube.resources import (
+    CONTROLLERREVISIONS,
+    NODES,
+    NODESETS,
+    PODS,
+    PVCS,
+    RESTAPIS,
+    Key,
+    Object,
+    Resource,
+)
 
 STALE_SECONDS = 120.0
 """Slurm's nodes as of longer ago count as unknown. Nothing is deleted without another look in any case."""
@@ -50,6 +67,7 @@ class NodeSetController(Member[NodeSetSpec]):
     nodes: Informer
     claims: Informer
     revisions: Informer
+    restapis: Informer
 
     def setup(self) -> None:
         super().setup()
@@ -58,6 +76,8 @@ class NodeSetController(Member[NodeSetSpec]):
         self.claims = self.watch(PVCS, of_instance, label_selector=of_workers, metadata_only=True)
         self.claims.add_label_index(LABEL_INSTANCE)
         self.revisions = self.owns(CONTROLLERREVISIONS, label_selector=of_workers, transform=trim_revision)
+        self.restapis = self.manager.informer(RESTAPIS)
+        self.restapis.add_index(BY_CONTROLLER, index_by_controller)
         self.retries = Retries()
         self.tried: dict[str, dict[str, tuple[str, object]]] = {}
         """What Slurm was last asked for, by NodeSet and Slurm node: see Belongings.shape."""
@@ -131,7 +151,7 @@ class NodeSetController(Member[NodeSetSpec]):
         await steps.mirror(seen, protect=spec.workload_disruption_protection)
         seats = [build.numbered(key.name, spec, number, pinned.get(str(number), "")) for number in plan.create]
         seats += [build.on_machine(key.name, machine, where.names[machine]) for machine in plan.place]
-        if slurm is not None:
+        if self.restapis.by_index(BY_CONTROLLER, f"{key.namespace}/{cluster.name}"):  # else no one would undo it
             seats = [replace(seat, drained=self._begins_drained(seat)) for seat in seats]
         await belongings.history(wanted.revision, {worker.revision for worker in seen.workers})
         await belongings.claims(_suffixes(wanted, seen, pods, seats))

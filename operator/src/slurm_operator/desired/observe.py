@@ -23,6 +23,7 @@ from slurm_operator.desired.status import pod_ready
 from slurm_operator.desired.worker import group_name, ordinal_of, short_name
 from slurm_operator.kube.objects import annotations_of, condition, is_deleting, labels_of, uid_of
 from slurm_operator.kube.resources import Object
+from slurm_operator.slurm.states import ours
 from slurm_operator.slurm.types import NodeInfo
 
 NodeOf = Callable[[str], Object | None]
@@ -110,11 +111,16 @@ def records(owner: Object, spec: NodeSetSpec, slurm: Mapping[str, NodeInfo]) -> 
 
 
 def _our_form(node: NodeInfo, name: str, spec: NodeSetSpec) -> bool:
-    """In scalingMode DaemonSet names have no form; there, a dynamic node whose first feature is the group is ours."""
+    """In scalingMode DaemonSet names have no form; there, one of the group that the operator or its worker took out."""
     if ordinal_of(node.name, name, spec) is not None:
         return True
     group = group_name(name, spec)
-    return spec.scaling_mode == "DaemonSet" and "DYNAMIC_NORM" in node.states and tuple(node.features[:1]) == (group,)
+    return (
+        spec.scaling_mode == "DaemonSet"
+        and "DYNAMIC_NORM" in node.states
+        and node.features[:1] == (group,)
+        and ours(node.reason)
+    )
 
 
 def moment(text: str | None) -> float:

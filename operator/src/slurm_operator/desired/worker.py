@@ -51,7 +51,7 @@ from slurm_operator.desired.parts import (
 )
 from slurm_operator.kube.objects import canonical_hash, owner_reference
 from slurm_operator.kube.resources import Object
-from slurm_operator.slurm.states import STARTING
+from slurm_operator.slurm.states import PREFIX
 
 # What slurmd needs to start tasks as their users, and no more (proved with Slurm 26.05).
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -263,7 +263,7 @@ def node_conf(name: str, spec: NodeSetSpec, *, drained: bool = False) -> str:
         else:
             others[setting.name] = setting
     unique = list(dict.fromkeys(feature for feature in features if feature))
-    state = [f"State=DRAIN Reason={STARTING}"] if drained else []
+    state = [f'State=DRAIN Reason="{PREFIX}Pod is starting"'] if drained else []
     return " ".join([f"Features={','.join(unique)}", *(str(others[key]) for key in sorted(others)), *state])
 
 

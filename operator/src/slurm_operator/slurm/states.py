@@ -7,9 +7,6 @@ from slurm_operator.slurm.types import NodeInfo
 PREFIX = "slurm-operator: "
 """Reasons that the operator sets begin with it, and it only undoes what begins with it."""
 
-STARTING = "slurm-operator:starting"
-"""Reason of a worker that registers drained, until Slurm was told about its machine. slurmd --conf takes no blanks."""
-
 _RUNS_WORK = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 # Base states of a node that runs nothing. IDLE is the rule; DOWN, FUTURE and UNKNOWN nodes have no running job, which
 # Slurm guarantees by ending or requeueing the jobs of a node that it sets DOWN.
@@ -60,7 +57,7 @@ def is_schedulable(node: NodeInfo) -> bool:
 
 def ours(reason: str) -> bool:
     """True if the operator set this reason."""
-    return reason.startswith(PREFIX) or reason == STARTING
+    return reason.startswith(PREFIX)
 
 
 def runs_work(states: frozenset[str]) -> bool:
