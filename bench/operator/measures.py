@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from slurm_operator.kube.resources import Object
 
+from bench.operator.errors import BenchError
 from bench.operator.process import Window
 from bench.operator.world import NODESET, World, nodeset, quantile
 
@@ -120,19 +122,22 @@ async def cordon(world: World) -> Figures:
 
 
 async def _drained(world: World, names: Sequence[str]) -> list[float]:
-    hosts = {name: world.host_of(name) for name in names}
-    machines = {name: world.kubelets.machine_of(world.kubelets.workers()[name]) for name in names}
+    """Cordon all at once; seconds from each request until slurmrestd has answered the drain (60 where it never does).
 
-    async def one(name: str) -> float:
-        began = await world.cordon(machines[name], True)
-        while "DRAIN" not in (await world.slurm.node(hosts[name])).states:
-            world.operator.check()
-            if time.monotonic() - began > 60:
-                return 60.0
-            await asyncio.sleep(0.01)
-        return time.monotonic() - began
-
-    return list(await asyncio.gather(*(one(name) for name in names)))
+    The proxy sees the answers; that the drains are in effect is checked afterwards, for asking Slurm all the time would
+    be the load that is measured.
+    """
+    pods = world.kubelets.workers()
+    machines = {world.host_of(name): world.kubelets.machine_of(pods[name]) for name in names}
+    world.proxy.drained.clear()
+    began = await asyncio.gather(*(world.cordon(machine, True) for machine in machines.values()))
+    with contextlib.suppress(BenchError):
+        await world.until(lambda: machines.keys() <= world.proxy.drained.keys(), "all nodes drain", 60)
+    for host in machines:
+        if host in world.proxy.drained and "DRAIN" not in (await world.slurm.node(host)).states:
+            raise BenchError(f"the operator asked for a drain of {host}, but Slurm does not show it")
+    seen = world.proxy.drained
+    return [seen[host] - start if host in seen else 60.0 for host, start in zip(machines, began, strict=True)]
 
 
 async def _uncordon(world: World, names: Sequence[str]) -> None:
