@@ -43,9 +43,9 @@ CHECK_GRES: Final = "config-check.gres"
 CHECK_DEVICES: Final = "config-check.devices"
 CHECK_NODE: Final = "config-check.node"
 CHECK_CONF: Final = "config-check.conf"
-_OURS = frozenset({CHECK_GRES, CHECK_DEVICES, CHECK_NODE, CHECK_CONF})
 _DEVICES_ROOT = "/tmp/root"  # noqa: S108 - in the pod
 _MAX_DEVICES = 4096
+_MAX_NODE_LINES = 64
 DEADLINE_SECONDS: Final = 120
 """The pod's activeDeadlineSeconds: longer than any image takes to be pulled from nearby."""
 
@@ -105,13 +105,15 @@ CHECK_SLURMD: Final = (
 mkdir -p /tmp/slurm {_DEVICES_ROOT}
 cp -rL {ETC_SLURM}/. /tmp/slurm/ && chmod -R u+rwX /tmp/slurm && cd /tmp/slurm
 while read -r device; do mkdir -p "{_DEVICES_ROOT}${{device%/*}}" && : >"{_DEVICES_ROOT}$device"; done <{CHECK_DEVICES}
-cat {CHECK_NODE} >>slurm.conf; mv {CHECK_GRES} {GRES_CONF}
+cat {CHECK_NODE} >>slurm.conf
 # Its keys are slurmctld's to check; which plugin works is decided by the machine, and this one is not the worker's.
 echo CgroupPlugin=disabled >cgroup.conf
-timeout 60 slurmd -G -N {HOST} -f /tmp/slurm/slurm.conf >/tmp/log 2>&1
-case $? in 0) exit 0 ;; 124) cat /tmp/log; exit 2 ;; esac
-cat /tmp/log; grep -q 'fatal: ' /tmp/log || exit 2
-told >/dev/termination-log; exit 1
+for gres in {CHECK_GRES}.*; do
+  cp "$gres" {GRES_CONF}
+  timeout 60 slurmd -G -N {HOST} -f /tmp/slurm/slurm.conf >/tmp/log 2>&1 && continue
+  cat /tmp/log; grep -q 'fatal: ' /tmp/log || exit 2
+  told >/dev/termination-log; exit 1
+done
 """
 )
 
@@ -167,7 +169,7 @@ def scratch_files(files: ConfFiles) -> dict[str, str]:
         **files.text,
         SLURM_CONF: "\n".join([*kept, *map(str, adapted), ""]),
         CHECK_CONF: files.text[SLURM_CONF],
-        CHECK_GRES: gres,
+        **{f"{CHECK_GRES}.{number}": text for number, text in enumerate(as_nodes_read(gres))},
         CHECK_DEVICES: "".join(f"{device}\n" for device in devices),
         CHECK_NODE: node,
     }
@@ -197,6 +199,22 @@ def made_up_devices(gres: str) -> tuple[str, list[str]]:
 
     text = "\n".join(line if line.lstrip().startswith("#") else _FILE.sub(moved, line) for line in gres.splitlines())
     return f"{text}\n", list(dict.fromkeys(devices))[:_MAX_DEVICES]
+
+
+_NODES = re.compile(r"^\s*NodeName\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
+
+
+def as_nodes_read(gres: str) -> list[str]:
+    """gres.conf as it is, and once for each of its NodeName= as if the node of the check were meant by that.
+
+    slurmd looks closely only at the lines for its own node.
+    """
+    meant = list(dict.fromkeys(match[1] for match in _NODES.finditer(gres)))[:_MAX_NODE_LINES]
+
+    def for_us(wanted: str) -> str:
+        return _NODES.sub(lambda match: f"NodeName={HOST}" if match[1] == wanted else match[0], gres)
+
+    return [gres, *map(for_us, meant)]
 
 
 def check_pod(owner: Object, cluster: Cluster, name: str, worker: Mapping[str, Any]) -> Object:
@@ -287,4 +305,4 @@ def _sentence(text: str) -> str:
 
 def clashing(names: Iterable[str]) -> list[str]:
     """Names of the user's files that the check needs for itself."""
-    return sorted(_OURS & set(names))
+    return sorted(name for name in names if name.startswith(f"{HOST}."))
