@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from slurm_operator.api.common import KeySelector
 from slurm_operator.api.load import InvalidSpec, load_spec
+from slurm_operator.api.names import keys_secret
 from slurm_operator.api.others import AccountingSpec
 from slurm_operator.desired import accounting as build
 from slurm_operator.desired.conf_syntax import BadConf
@@ -113,7 +114,7 @@ def test_the_password_is_in_a_secret_that_goes_with_the_accounting() -> None:
 
 
 def pod(**fields: Any) -> dict[str, Any]:
-    keys = build.keys_of(KeySelector(name="k", key="slurm.key"), KeySelector(name="j", key="jwt"))
+    keys = build.keys_of(KeySelector(name="k", key="slurm.key"), KeySelector(name="j", key="jwt"), "lab")
     made = build.stateful_set(OWNER, spec(**fields), "lab", keys, {"hash": "1"})
     assert made["spec"]["replicas"] == 1
     assert made["spec"]["template"]["metadata"]["annotations"] == {"hash": "1"}
@@ -140,6 +141,16 @@ def test_a_bundle_of_certificates_is_mounted_by_the_template() -> None:
     assert volume in made["volumes"]
     assert mount in made["containers"][0]["volumeMounts"]
     assert {"etc-slurm", "run", "tmp", "ca"} == {one["name"] for one in made["containers"][0]["volumeMounts"]}
+
+
+def test_the_keys_of_the_cluster_are_those_that_follow_a_rotation() -> None:
+    def files(slurm: KeySelector | None, jwt: KeySelector | None) -> list[tuple[str, str, str]]:
+        return [(one.name, one.key, file) for one, file in build.keys_of(slurm, jwt, "lab")]
+
+    mine = KeySelector(name="mine", key="k")
+    own = keys_secret("lab")
+    assert files(None, None) == [(own, name, name) for name in ("slurm.jwks", "slurm.key", "jwt.key")]
+    assert files(mine, None) == [("mine", "k", "slurm.key"), (own, "jwt.key", "jwt.key")]
 
 
 LOG = """\

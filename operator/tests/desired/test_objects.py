@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from slurm_operator.api.load import InvalidSpec
 from slurm_operator.api.others import LoginSetSpec, RestApiSpec
-from slurm_operator.desired import controller, login, restapi, secrets
+from slurm_operator.desired import controller, secrets
 from slurm_operator.kube.resources import Object
 
 from desired.things import cluster, owner
@@ -138,55 +137,6 @@ def test_the_reconfigure_loop_acts_once_per_change(tmp_path: Path) -> None:
     finally:
         process.terminate()
         assert process.wait(5) == 0
-
-
-# --- LoginSet and RestApi ---
-
-
-def test_login_pods() -> None:
-    spec = login.deployment(owner("LoginSet", "login"), login_spec(replicas=2), cluster())["spec"]
-    assert spec["replicas"] == 2
-    container = spec["template"]["spec"]["containers"][0]
-    assert container["env"] == [{"name": "SACKD_OPTIONS", "value": "--conf-server lab-controller.slurm:6817"}]
-    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert {"/etc/ssh/ssh_host_ed25519_key", "/etc/ssh/ssh_host_rsa_key.pub", "/etc/slurm", "/run/slurm"} <= mounts
-    assert "/root/.ssh/authorized_keys" not in mounts
-    assert "fsGroup" not in spec["template"]["spec"]["securityContext"]
-
-
-def test_root_may_log_in_with_a_key_only_if_one_is_given() -> None:
-    spec = login_spec(rootSshAuthorizedKeys="ssh-ed25519 AAAA", extraSshdConfig="X11Forwarding yes")
-    made = login.deployment(owner("LoginSet", "login"), spec, cluster())
-    mounts = {mount["mountPath"] for mount in made["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]}
-    assert "/root/.ssh/authorized_keys" in mounts
-    data = login.ssh_config(owner("LoginSet", "login"), spec, cluster())["data"]
-    assert data == {"sshd.conf": "X11Forwarding yes\n", "authorized_keys": "ssh-ed25519 AAAA\n"}
-
-
-def test_a_changed_sshd_configuration_makes_new_login_pods() -> None:
-    def annotations(**fields: Any) -> Any:
-        made = login.deployment(owner("LoginSet", "login"), login_spec(**fields), cluster())
-        return made["spec"]["template"]["metadata"]["annotations"]
-
-    assert annotations() != annotations(extraSshdConfig="X11Forwarding yes")
-
-
-def test_slurmrestd_is_nobody_and_has_no_key() -> None:
-    made = restapi.deployment(owner("RestApi", "lab"), restapi_spec(), cluster())
-    spec = made["spec"]["template"]["spec"]
-    assert spec["securityContext"]["runAsUser"] == 65534
-    assert "secret" not in repr(spec["volumes"]).lower()
-    assert spec["containers"][0]["args"] == ["-a", "rest_auth/jwt", "-t", "4", "-s", "openapi/slurmctld"]
-    accounted = restapi.deployment(owner("RestApi", "lab"), restapi_spec(), cluster(accountingRef={"name": "db"}))
-    assert "-s" not in accounted["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert made["metadata"]["name"] == "lab-restapi"
-
-
-def test_images_are_needed() -> None:
-    with pytest.raises(InvalidSpec, match=r"spec\.login\.image"):
-        login.deployment(owner("LoginSet", "l"), login_spec(login={}, initconf={"image": "x"}), cluster())
-    with pytest.raises(InvalidSpec, match=r"spec\.slurmrestd\.image"):
-        restapi.deployment(owner("RestApi", "l"), restapi_spec(slurmrestd={}), cluster())
 
 
 # --- Secrets ---

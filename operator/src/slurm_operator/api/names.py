@@ -141,5 +141,14 @@ def login_ssh_config(loginset: str) -> str:
     return f"{loginset}-ssh-config"
 
 
+def worker_host_keys(nodeset: str) -> str:
+    """Secret with the host keys that the workers of a NodeSet share."""
+    return f"{nodeset}-worker-ssh-host-keys"
+
+
+def worker_ssh_config(nodeset: str) -> str:
+    return f"{nodeset}-worker-ssh-config"
+
+
 def token_secret(token: str, user: str) -> str:
     return f"{token}-jwt-{user}"

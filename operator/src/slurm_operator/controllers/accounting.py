@@ -80,8 +80,8 @@ class AccountingController(Reconciler[AccountingSpec]):
         keyset = await config_value(self.kube, key.namespace, jwks, "spec.jwksKeyRef") if jwks else ""
         hashes = {
             ANNOTATION_SLURMDBD_HASH: canonical_hash([conf, keyset]),
-            ANNOTATION_SLURM_KEY_HASH: canonical_hash(contents[0].hex()),
-            ANNOTATION_JWT_KEY_HASH: canonical_hash(contents[1].hex()),
+            ANNOTATION_SLURM_KEY_HASH: canonical_hash([content.hex() for content in contents[:-1]]),
+            ANNOTATION_JWT_KEY_HASH: canonical_hash(contents[-1].hex()),
         }
         await self.ensure(key, build.accounting_service(obj, spec, cluster))
         await self.ensure(key, build.stateful_set(obj, spec, cluster, keys, hashes))
@@ -111,16 +111,19 @@ class AccountingController(Reconciler[AccountingSpec]):
         if not clusters and not (slurm_key and jwt_key):
             text = f"spec.slurmKeyRef or jwtKeyRef is not given, and no Controller has accountingRef {key.name}"
             raise Waiting("NoController", f"{text}: its keys would be used")
-        slurm_key = slurm_key or clusters[0].slurm_key
-        jwt_key = jwt_key or clusters[0].jwt_key
-        others = [one for one in clusters if (one.slurm_key.name, one.slurm_key.key) != (slurm_key.name, slurm_key.key)]
+        if not clusters:
+            return build.keys_of(slurm_key, jwt_key, ""), ""
+        first, used = clusters[0], slurm_key or clusters[0].slurm_key
+        # Also where the same Secret is named, the cluster's own follows a rotation.
+        given = None if used == first.slurm_key else slurm_key
+        others = [one for one in clusters if (one.slurm_key.name, one.slurm_key.key) != (used.name, used.key)]
         conflict = ""
         if others:
             conflict = (
                 f"Controller {others[0].name} has another slurm key (Secret {others[0].slurm_key.name}) than slurmdbd "
-                f"(Secret {slurm_key.name}), which will refuse it: give both the same slurmKeyRef"
+                f"(Secret {used.name}), which will refuse it: give both the same slurmKeyRef"
             )
-        return build.keys_of(slurm_key, jwt_key), conflict
+        return build.keys_of(given, None if jwt_key == first.jwt_key else jwt_key, first.name), conflict
 
     async def _conf(self, key: Key, wish: Object) -> None:
         """Write the Secret if it is not as it should be: Secrets are not cached, and an idle cluster sees no write."""

@@ -253,6 +253,7 @@ class ConfigKeeper:
                     cpus,
                     memory,
                     _has_gpus(spec),
+                    spec.ssh.enabled,
                 )
             )
         return groups

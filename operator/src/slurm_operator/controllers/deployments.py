@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar
 
-from slurm_operator.api.names import APP_LOGIN, APP_RESTAPI, login_host_keys
+from slurm_operator.api.names import (
+    ANNOTATION_SSHD_HASH,
+    APP_LOGIN,
+    APP_RESTAPI,
+    controller_config,
+    login_host_keys,
+)
 from slurm_operator.api.others import LoginSetSpec, RestApiSpec
-from slurm_operator.controllers.base import Member, unsupported
+from slurm_operator.controllers.base import Member, Waiting
+from slurm_operator.controllers.references import LOOK_SECONDS, MISSING_SECONDS, secret_value
+from slurm_operator.controllers.ssh import SshParts
 from slurm_operator.desired import login, restapi
-from slurm_operator.desired.secrets import new_host_keys, secret
+from slurm_operator.desired.slurm_conf import SLURM_CONF
 from slurm_operator.desired.status import Report, deployment_report
 from slurm_operator.kube.informer import Informer
+from slurm_operator.kube.objects import annotations_of, canonical_hash, is_deleting
 from slurm_operator.kube.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
     LOGINSETS,
     RESTAPIS,
-    SECRETS,
     SERVICES,
     Key,
     Object,
@@ -26,43 +33,48 @@ from slurm_operator.kube.resources import (
 
 
 class LoginSetController(Member[LoginSetSpec]):
-    """Login pods: sshd with lasting host keys, and sackd."""
+    """Login pods: sshd with lasting host keys, sackd, and SSSD for users from a directory."""
 
     name: ClassVar[str] = "loginset"
     resource: ClassVar[Resource] = LOGINSETS
     app: ClassVar[str] = APP_LOGIN
     spec_type = LoginSetSpec
     deployments: Informer
+    ssh: SshParts
 
     def setup(self) -> None:
         super().setup()
         self.deployments = self.owns(DEPLOYMENTS)
         self.owns(SERVICES)
         self.owns(CONFIGMAPS, metadata_only=True)
+        self.ssh = SshParts(self)
 
     async def act(self, key: Key, obj: Object, spec: LoginSetSpec) -> tuple[Report, float | None]:
         _, cluster = self.cluster_of(obj)
-        await self._host_keys(key, cluster.name)
-        await self.ensure(key, login.ssh_config(obj, spec, cluster))
+        sssd = b""
+        if spec.sssd_conf_ref and spec.sssd_conf_ref.name:
+            sssd = await secret_value(self.kube, key.namespace, spec.sssd_conf_ref, "spec.sssdConfRef")
+        settings = login.ssh_config(obj, spec, cluster)
+        await self.ssh.host_keys(key, login_host_keys(key.name), cluster.name)
+        await self.ensure(key, settings)
         await self.ensure(key, login.login_service(obj, spec, cluster))
         wish = login.deployment(obj, spec, cluster)
         await self.ensure(key, wish)
+        await self._hurry(key, obj, canonical_hash([settings["data"], sssd.hex()]))
         live = self.deployments.get(key.namespace, wish["metadata"]["name"])
         report = deployment_report("login pod", live, spec.replicas, self.pods_of(obj))
-        fields = {
-            "replicas": ((live or {}).get("status") or {}).get("replicas", 0),
-            "selector": login.pod_selector(key.name),
-        }
-        missing = unsupported({"spec.sssdConfRef": spec.sssd_conf_ref and spec.sssd_conf_ref.name})
-        return _with(report, fields, missing), None
+        report.fields["replicas"] = ((live or {}).get("status") or {}).get("replicas", 0)
+        report.fields["selector"] = login.pod_selector(key.name)
+        return report, LOOK_SECONDS if sssd else None
 
-    async def _host_keys(self, key: Key, cluster: str) -> None:
-        """Host keys are made once: people's known_hosts rely on them."""
-        name = login_host_keys(key.name)
-        if await self.kube.get(SECRETS, key.namespace, name) is not None:
-            return
-        files = await asyncio.to_thread(new_host_keys, f"{key.name}.{key.namespace}")
-        await self.secret_once(key, key.namespace, name, lambda: secret(name, key.namespace, cluster, files))
+    async def _hurry(self, key: Key, obj: Object, content: str) -> None:
+        """A change of a pod makes the kubelet look at its volumes now instead of within minutes.
+
+        The pods take over what is new by themselves: nobody's session ends for it.
+        """
+        for pod in self.pods_of(obj):
+            if annotations_of(pod).get(ANNOTATION_SSHD_HASH) != content and not is_deleting(pod):
+                await self.patch(key, pod, {"metadata": {"annotations": {ANNOTATION_SSHD_HASH: content}}})
 
 
 class RestApiController(Member[RestApiSpec]):
@@ -81,14 +93,12 @@ class RestApiController(Member[RestApiSpec]):
 
     async def act(self, key: Key, obj: Object, spec: RestApiSpec) -> tuple[Report, float | None]:
         _, cluster = self.cluster_of(obj)
+        config = await self.kube.get(CONFIGMAPS, key.namespace, controller_config(cluster.name))
+        text = ((config or {}).get("data") or {}).get(SLURM_CONF)
+        if not text:
+            raise Waiting("ControllerNotReady", f"Controller {cluster.name} has no configuration yet", MISSING_SECONDS)
         await self.ensure(key, restapi.restapi_service(obj, spec, cluster))
-        wish = restapi.deployment(obj, spec, cluster)
+        wish = restapi.deployment(obj, spec, cluster, text)
         await self.ensure(key, wish)
         live = self.deployments.get(key.namespace, wish["metadata"]["name"])
         return deployment_report("slurmrestd pod", live, spec.replicas, self.pods_of(obj)), None
-
-
-def _with(report: Report, fields: dict[str, object], missing: str) -> Report:
-    """The report with the status fields of the kind, and with what is not supported if there is no other fault."""
-    fault, reason = (report.fault, report.fault_reason) if report.fault else (missing, "NotSupported")
-    return Report(report.ready, report.reason, report.message, report.busy, fault, reason, dict(fields))

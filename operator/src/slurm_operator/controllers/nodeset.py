@@ -27,6 +27,7 @@ from slurm_operator.controllers.base import (
 )
 from slurm_operator.controllers.nodeset_belongings import Belongings, Retries
 from slurm_operator.controllers.nodeset_steps import Steps
+from slurm_operator.controllers.ssh import SshParts
 from slurm_operator.desired import worker as build
 from slurm_operator.desired.claims import claims
 from slurm_operator.desired.nodeset_status import nodeset_report
@@ -83,6 +84,7 @@ class NodeSetController(Member[NodeSetSpec]):
         """What Slurm was last asked for, by NodeSet and Slurm node: see Belongings.shape."""
         self.nodes = self.manager.informer(NODES, transform=trim_node)
         self.nodes.add_handler(self._node_event)
+        self.ssh = SshParts(self)
         self.slurm.add_handler(self._slurm_event)
 
     def watch_pods(self) -> Informer:
@@ -117,6 +119,8 @@ class NodeSetController(Member[NodeSetSpec]):
 
     async def act(self, key: Key, obj: Object, spec: NodeSetSpec) -> tuple[Report, float | None]:
         _, cluster = self.cluster_of(obj)
+        if spec.ssh.enabled:
+            await self.ssh.for_workers(key, obj, spec, cluster)
         pods = {pod["metadata"]["name"]: pod for pod in self.pods.by_index("by_owner", uid_of(obj))}
         slurm = self.slurm.find(Key(key.namespace, cluster.name))
         known = slurm is not None and slurm.cache.reachable and slurm.cache.fresh_within(STALE_SECONDS)
@@ -302,7 +306,6 @@ def _prefix(nodeset: Object) -> str:
 def _missing(spec: NodeSetSpec) -> str:
     return unsupported(
         {
-            "spec.ssh.enabled": spec.ssh.enabled,
             "spec.updateStrategy.type ScheduledUpdate": spec.update_strategy.type == "ScheduledUpdate",
         }
     )

@@ -8,7 +8,7 @@ from slurm_operator.desired.secrets import data_of
 from slurm_operator.kube.client import KubeClient
 from slurm_operator.kube.resources import CONFIGMAPS, SECRETS
 
-LOOK_SECONDS = 20.0
+LOOK_SECONDS = 10.0
 """How soon an edit of a Secret takes effect: nobody tells of it, so it is looked up this often."""
 MISSING_SECONDS = 5.0
 

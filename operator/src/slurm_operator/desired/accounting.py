@@ -13,10 +13,12 @@ from slurm_operator.api.names import (
     ETC_SLURM,
     JWKS_FILE,
     JWT_KEY,
+    SLURM_JWKS,
     SLURM_KEY,
     SLURM_USER,
     SLURMDBD_PORT,
     accounting_object,
+    keys_secret,
 )
 from slurm_operator.api.others import AccountingSpec
 from slurm_operator.desired.conf_syntax import BadConf, Setting, check_names, parse
@@ -190,9 +192,17 @@ def stateful_set(
     }
 
 
-def keys_of(slurm_key: KeySelector, jwt_key: KeySelector) -> Keys:
-    """Keys that slurmdbd needs, and the names of their files."""
-    return [(slurm_key, SLURM_KEY), (jwt_key, JWT_KEY)]
+def keys_of(slurm_key: KeySelector | None, jwt_key: KeySelector | None, cluster: str) -> Keys:
+    """Keys that slurmdbd needs, and the names of their files.
+
+    One that is None is the cluster's: from the Secret that follows a rotation and holds old and new key meanwhile.
+    """
+
+    def of_cluster(*files: str) -> Keys:
+        return [(KeySelector(name=keys_secret(cluster), key=file), file) for file in files]
+
+    slurm = [(slurm_key, SLURM_KEY)] if slurm_key else of_cluster(SLURM_JWKS, SLURM_KEY)
+    return [*slurm, *([(jwt_key, JWT_KEY)] if jwt_key else of_cluster(JWT_KEY))]
 
 
 def _pod(name: str, spec: AccountingSpec, keys: list[Map]) -> Map:

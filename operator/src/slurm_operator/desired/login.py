@@ -14,6 +14,7 @@ from slurm_operator.api.names import (
     login_ssh_config,
 )
 from slurm_operator.api.others import LoginSetSpec
+from slurm_operator.desired import sshd
 from slurm_operator.desired.parts import (
     Cluster,
     Map,
@@ -27,13 +28,13 @@ from slurm_operator.desired.parts import (
     service,
     tcp_probe,
 )
-from slurm_operator.kube.objects import canonical_hash
 from slurm_operator.kube.resources import Object
 
-HOST_KEY_TYPES = ("ed25519", "ecdsa", "rsa")
-SSHD_FILE = "sshd.conf"
-ROOT_KEYS_FILE = "authorized_keys"
-ANNOTATION_SSH_CONFIG_HASH = "slinky.slurm.net/sshd-conf-hash"
+# Who is logged in when a pod has to go may finish within this time; the pod goes earlier when nobody is.
+GRACE_SECONDS = 600
+
+# A pod that cannot start never takes the place of one that people are logged in to.
+NEW_ONE_FIRST: Map = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
 
 # sshd: its own privilege separation, logins of any user, and port 22.
 CAPABILITIES = (
@@ -71,17 +72,16 @@ def _own(name: str, cluster: Cluster) -> dict[str, str]:
 
 
 def ssh_config(owner: Object, spec: LoginSetSpec, cluster: Cluster) -> Object:
-    """What goes into sshd_config.d, and root's keys."""
+    """What goes into sshd_config.d, and root's keys. Raises BadConf for a line that sshd does not know."""
     name = owner["metadata"]["name"]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": meta(login_ssh_config(name), cluster.namespace, _own(name, cluster), owner=owner),
-        "data": {
-            SSHD_FILE: spec.extra_sshd_config.rstrip("\n") + "\n",
-            ROOT_KEYS_FILE: spec.root_ssh_authorized_keys.rstrip("\n") + "\n",
-        },
-    }
+    return sshd.settings_map(
+        owner,
+        login_ssh_config(name),
+        _own(name, cluster),
+        extra=spec.extra_sshd_config,
+        where="spec.extraSshdConfig",
+        root_keys=spec.root_ssh_authorized_keys,
+    )
 
 
 def login_service(owner: Object, spec: LoginSetSpec, cluster: Cluster) -> Object:
@@ -98,45 +98,34 @@ def login_service(owner: Object, spec: LoginSetSpec, cluster: Cluster) -> Object
 def deployment(owner: Object, spec: LoginSetSpec, cluster: Cluster) -> Object:
     """The login pods. Raises InvalidSpec when no image is named."""
     name = owner["metadata"]["name"]
-    annotations = {
-        ANNOTATION_SSH_CONFIG_HASH: canonical_hash([spec.extra_sshd_config, spec.root_ssh_authorized_keys]),
-    }
-    result: Map = {
+    return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": meta(name, cluster.namespace, _own(name, cluster), owner=owner),
         "spec": {
             "replicas": spec.replicas,
             "revisionHistoryLimit": 1,
+            "strategy": spec.strategy or NEW_ONE_FIRST,
             "selector": {"matchLabels": selector(APP_LOGIN, name)},
-            "template": pod_template(_own(name, cluster), _pod(name, spec, cluster), spec.template, annotations),
+            "template": pod_template(_own(name, cluster), _pod(name, spec, cluster), spec.template),
         },
     }
-    if spec.strategy:
-        result["spec"]["strategy"] = spec.strategy
-    return result
 
 
 def _pod(name: str, spec: LoginSetSpec, cluster: Cluster) -> Map:
-    files = [
-        (f"ssh_host_{kind}_key{suffix}", mode)
-        for kind in HOST_KEY_TYPES
-        for suffix, mode in (("", 0o600), (".pub", 0o644))
-    ]
-    items = [{"key": file, "path": file, "mode": mode} for file, mode in files]
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "dnsConfig": dns(cluster.worker_domain),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [_init(spec)],
-        "containers": [_login(spec, cluster, [file for file, _ in files])],
+        "containers": [_login(spec, cluster)],
         "volumes": [
             {"name": "etc-slurm", "emptyDir": {"medium": "Memory"}},
             {"name": "run-slurm", "emptyDir": {"medium": "Memory"}},
             key_volume("slurm-key", cluster, mode=0o400),
-            {"name": "ssh-host-keys", "secret": {"secretName": login_host_keys(name), "items": items}},
-            {"name": "ssh-config", "configMap": {"name": login_ssh_config(name), "defaultMode": 0o600}},
+            *sshd.volumes(login_ssh_config(name), login_host_keys(name), spec.sssd_conf_ref),
         ],
     }
 
@@ -164,30 +153,7 @@ def _init(spec: LoginSetSpec) -> Map:
     return container(base, spec.initconf, "spec.initconf")
 
 
-def _login(spec: LoginSetSpec, cluster: Cluster, host_keys: list[str]) -> Map:
-    mounts: list[Map] = [
-        {"name": "etc-slurm", "mountPath": ETC_SLURM, "readOnly": True},
-        {"name": "run-slurm", "mountPath": RUN_SLURM},
-        {
-            "name": "ssh-config",
-            "mountPath": "/etc/ssh/sshd_config.d/50-loginset.conf",
-            "subPath": SSHD_FILE,
-            "readOnly": True,
-        },
-    ]
-    mounts += [
-        {"name": "ssh-host-keys", "mountPath": f"/etc/ssh/{file}", "subPath": file, "readOnly": True}
-        for file in host_keys
-    ]
-    if spec.root_ssh_authorized_keys.strip():
-        mounts.append(
-            {
-                "name": "ssh-config",
-                "mountPath": "/root/.ssh/authorized_keys",
-                "subPath": ROOT_KEYS_FILE,
-                "readOnly": True,
-            }
-        )
+def _login(spec: LoginSetSpec, cluster: Cluster) -> Map:
     ready = f"test -S {RUN_SLURM}/sack.socket && exec 3<>/dev/tcp/127.0.0.1/{SSH_PORT}"
     base: Map = {
         "name": "login",
@@ -200,7 +166,11 @@ def _login(spec: LoginSetSpec, cluster: Cluster, host_keys: list[str]) -> Map:
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": list(CAPABILITIES)},
         },
-        "volumeMounts": mounts,
+        "volumeMounts": [
+            {"name": "etc-slurm", "mountPath": ETC_SLURM, "readOnly": True},
+            {"name": "run-slurm", "mountPath": RUN_SLURM},
+            *sshd.mounts(spec.sssd_conf_ref),
+        ],
     }
     return container(base, spec.login, "spec.login")
 

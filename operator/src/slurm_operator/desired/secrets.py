@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from slurm_operator.api.names import LABEL_CLUSTER, LABEL_MANAGED_BY, MANAGED_BY
-from slurm_operator.desired.login import HOST_KEY_TYPES
+from slurm_operator.desired.sshd import HOST_KEY_TYPES
 from slurm_operator.kube.resources import Object
 
 SLURM_KEY_BYTES = 1024

@@ -49,7 +49,8 @@ class Group:
     """A NodeSet as slurm.conf sees it: its name as a Slurm feature, how many workers, its partition if any.
 
     `created` (RFC 3339) decides which partition is the default where nobody says. `cpus` and `memory` (MiB) are what a
-    worker may use, 0 where that is not limited; `gpus`: whether its workers have any.
+    worker may use, 0 where that is not limited; `gpus`: whether its workers have any. `ssh`: people log in to
+    them.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Group:
     cpus: int = 0
     memory: int = 0
     gpus: bool = False
+    ssh: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ def _sections(inputs: ConfInputs) -> dict[str, list[Setting]]:
         kept = [setting for setting in authentication if setting.key != "AuthAltParameters"]
         return {"GENERAL": general, "AUTHENTICATION": kept, "ACCOUNTING": _accounting(inputs, cgroup=False)}
     cgroup = uses_cgroup(inputs.files)
+    ssh = any(group.ssh for group in inputs.groups)
     general += [
         Setting("StateSaveLocation", f"{SPOOL_SLURMCTLD}/{name}"),
         Setting("SlurmdUser", "root"),
@@ -190,7 +193,7 @@ def _sections(inputs: ConfInputs) -> dict[str, list[Setting]]:
     sections = {
         "GENERAL": general,
         "AUTHENTICATION": authentication,
-        "BEHAVIOUR": slurm_defaults.behaviour(cgroup=cgroup, ha=spec.ha.enabled),
+        "BEHAVIOUR": slurm_defaults.behaviour(cgroup=cgroup, ha=spec.ha.enabled, ssh=ssh),
         "PRESET": list(slurm_defaults.preset(inputs.preset)),
         "ACCOUNTING": _accounting(inputs, cgroup=cgroup),
         "SCRIPTS": [

@@ -33,7 +33,7 @@ PRESETS: Final[Mapping[str, tuple[Setting, ...]]] = {"high-throughput": HIGH_THR
 RIVALS: Final = {"propagateresourcelimitsexcept": "propagateresourcelimits"}
 
 
-def behaviour(*, cgroup: bool, ha: bool) -> list[Setting]:
+def behaviour(*, cgroup: bool, ha: bool, ssh: bool = False) -> list[Setting]:
     """Scheduling, limits and time-outs."""
     chosen = [
         Setting("SlurmctldParameters", "enable_configless,reconfig_on_restart"),
@@ -57,7 +57,8 @@ def behaviour(*, cgroup: bool, ha: bool) -> list[Setting]:
         # Binding the task of another user to CPUs needs CAP_SYS_NICE, which a worker has not by default: with
         # task/affinity alone, launches then fail now and then (task_g_set_affinity).
         Setting("TaskPlugin", "task/cgroup,task/affinity" if cgroup else "task/none"),
-        Setting("PrologFlags", "Contain" if cgroup else "Alloc"),
+        # Contain makes the step into which pam_slurm_adopt puts those who log in to a worker with ssh.
+        Setting("PrologFlags", "Contain" if cgroup or ssh else "Alloc"),
         # RDMA and NCCL pin memory: the limit of the worker counts, not that of the login pod.
         Setting("PropagateResourceLimitsExcept", "MEMLOCK"),
         Setting("LaunchParameters", "use_interactive_step"),

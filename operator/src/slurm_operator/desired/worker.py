@@ -26,10 +26,13 @@ from slurm_operator.api.names import (
     RUN_SLURM,
     SLURMD_PORT,
     TAINT_WORKER,
+    worker_host_keys,
+    worker_ssh_config,
     workers_pdb,
     workers_service,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
+from slurm_operator.desired import sshd
 from slurm_operator.desired.claims import template_names, volumes
 from slurm_operator.desired.conf_syntax import BadConf, Setting, check_node, parse
 from slurm_operator.desired.parts import (
@@ -173,7 +176,9 @@ def revision_data(spec: NodeSetSpec) -> Map:
     """The fields that workers are made of. One that says nothing is left out, so that new fields change no hash."""
     everything: Map = msgspec.to_builtins(spec)
     kept = ("template", "slurmd", "logfile", "extraConf", "ordinalPadding", "oversubscribeNode")
-    data = {field: everything[field] for field in (*kept, *(["ssh"] if spec.ssh.enabled else []))}
+    data = {field: everything[field] for field in kept}
+    if spec.ssh.enabled:  # its settings are taken over by the running workers
+        data["ssh"] = {"sssdConfRef": everything["ssh"]["sssdConfRef"]}
     data["template"]["metadata"]["labels"] = {
         key: value for key, value in spec.template.metadata.labels.items() if key not in CHART_LABELS
     }
@@ -291,6 +296,8 @@ def template(name: str, spec: NodeSetSpec, cluster: Cluster, *, drained: bool = 
     }
     if sidecar := log_container(spec.logfile, "slurmd", spec.slurmd):
         base["initContainers"] = sidecar
+    if spec.ssh.enabled:
+        base["volumes"] += sshd.volumes(worker_ssh_config(name), worker_host_keys(name), spec.ssh.sssd_conf_ref)
     if spec.scaling_mode == "DaemonSet":
         base["tolerations"] += [*DAEMON_TOLERATIONS, *([HOST_NETWORK_TOLERATION] if host_network(spec) else [])]
     if host_network(spec):
@@ -322,7 +329,7 @@ def _terms(pod: Map) -> list[Map]:
 
 def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster, *, drained: bool) -> Map:
     cpus, memory = limits(spec)
-    base = {
+    base: Map = {
         "name": "slurmd",
         # Quoted for a shell: images that join their arguments and images that do not both understand it.
         "args": [
@@ -350,6 +357,8 @@ def _slurmd(name: str, spec: NodeSetSpec, cluster: Cluster, *, drained: bool) ->
             *log_mounts(spec.logfile),
         ],
     }
+    if spec.ssh.enabled:
+        sshd.add_to(base, spec.ssh.sssd_conf_ref)
     return container(base, spec.slurmd, "spec.slurmd")
 
 
