@@ -12,7 +12,7 @@ from slurm_operator.controllers.nodeset_belongings import Retries
 from slurm_operator.desired import worker as build
 from slurm_operator.desired.claims import claims, owners, unused
 from slurm_operator.desired.observe import observe, records, worker_of
-from slurm_operator.desired.podinfo import Facts, facts, podinfo_of
+from slurm_operator.desired.podinfo import Facts, Shape, facts, podinfo_of
 from slurm_operator.desired.revisions import plan_history
 from slurm_operator.desired.scale import Seen, Wanted, Worker, plan_scale
 from slurm_operator.kube.resources import Object
@@ -150,12 +150,21 @@ def test_a_worker_that_moved_is_not_down_for_its_old_machine() -> None:
 
 
 def test_topology_and_features_follow_the_machine() -> None:
-    info = slurm_node(comment=comment(), features=("w", "k8s/old", "nvlink"), topology="topo:b2,tree:leaf1")
+    info = slurm_node(
+        comment=comment(),
+        features=("w", "k8s/old", "nvlink"),
+        active_features=("w", "k8s/old"),
+        topology="topo:b2,tree:leaf1",
+    )
     wish = {TOPOLOGY: "tree:leaf2,topo:b2", FEATURES: "nvme, rack1"}
-    assert told(info, wish).shape == {"w-0": ("tree:leaf2,topo:b2", ("w", "nvlink", "k8s/nvme", "k8s/rack1"))}
+    assert told(info, wish).shape == {
+        "w-0": Shape("tree:leaf2,topo:b2", ("w", "nvlink", "k8s/nvme", "k8s/rack1"), ("w", "k8s/nvme", "k8s/rack1"))
+    }
     assert told(info, {TOPOLOGY: "tree:leaf1,topo:b2", FEATURES: "old"}).shape == {}
-    assert told(info, {}).shape == {"w-0": (None, ("w", "nvlink"))}  # no annotation: topology is others' affair
-    assert told(slurm_node(comment=comment()), {}, {TOPOLOGY: "tree:leaf3"}).shape == {"w-0": ("tree:leaf3", None)}
+    assert told(info, {}).shape == {
+        "w-0": Shape(None, ("w", "nvlink"), ("w",))
+    }  # no annotation: topology is others' affair
+    assert told(slurm_node(comment=comment()), {}, {TOPOLOGY: "tree:leaf3"}).shape == {"w-0": Shape("tree:leaf3")}
 
 
 def test_a_worker_that_slurm_is_to_be_told_of_registers_drained() -> None:

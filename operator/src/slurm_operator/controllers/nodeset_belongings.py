@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING
 from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.controllers.nodeset_steps import gather_all
 from slurm_operator.desired.claims import owners, unused
-from slurm_operator.desired.podinfo import Facts
+from slurm_operator.desired.podinfo import Facts, Shape
 from slurm_operator.desired.revisions import plan_history
 from slurm_operator.kube.errors import AlreadyExists, Conflict, NotFound
 from slurm_operator.kube.objects import is_deleting, uid_of
 from slurm_operator.kube.resources import Key, Object
 from slurm_operator.slurm.errors import SlurmError, SlurmNotFound
 from slurm_operator.slurm.registry import SlurmCluster
-from slurm_operator.slurm.types import NodeInfo
+from slurm_operator.slurm.types import NodeInfo, NodeUpdate
 
 if TYPE_CHECKING:
     from slurm_operator.controllers.nodeset import NodeSetController
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 900.0
 """Seconds that an ended worker waits for its successor: doubled with each that ends like it."""
-
-Shape = tuple[str | None, tuple[str, ...] | None]
 
 
 class Retries:
@@ -123,8 +121,11 @@ class Belongings:
     async def _shape(
         self, slurm: SlurmCluster, shape: Shape, names: list[str], tried: dict[str, tuple[str, object]]
     ) -> None:
-        topology, features = shape
-        for change in ({"topology": topology}, {"features": features}):
+        changes: tuple[NodeUpdate, NodeUpdate] = (
+            {"topology": shape.topology},
+            {"features": shape.features, "active_features": shape.active},
+        )
+        for change in changes:
             if not any(value is not None for value in change.values()):
                 continue
             try:

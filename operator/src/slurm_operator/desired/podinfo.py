@@ -29,11 +29,20 @@ class PodInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What is to change of a Slurm node's topology and features; None: nothing."""
+
+    topology: str | None = None
+    features: tuple[str, ...] | None = None
+    active: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
-    """What is to change on Slurm nodes; `shape` holds topology and features (None: as they are)."""
+    """What is to change on Slurm nodes."""
 
     comments: Mapping[str, str]
-    shape: Mapping[str, tuple[str | None, tuple[str, ...] | None]]
+    shape: Mapping[str, Shape]
     revive: tuple[str, ...] = ()
     """Nodes that are DOWN because of the machine they were on before."""
 
@@ -58,7 +67,7 @@ def facts(
     """What Slurm should know of the workers and does not. A Comment that a person wrote stays."""
     meta = owner["metadata"]
     comments: dict[str, str] = {}
-    shape: dict[str, tuple[str | None, tuple[str, ...] | None]] = {}
+    shape: dict[str, Shape] = {}
     revive = []
     for worker in workers:
         node = slurm.get(worker.slurm_name)
@@ -72,8 +81,8 @@ def facts(
                 revive.append(node.name)
         machine = node_of(worker.machine)
         if machine is not None:
-            change = (_topology(machine, pod_of(worker.name), node), _features(machine, node))
-            if change != (None, None):
+            change = Shape(_topology(machine, pod_of(worker.name), node), *_features(machine, node))
+            if change != Shape():
                 shape[node.name] = change
     return Facts(comments, shape, tuple(revive))
 
@@ -91,12 +100,17 @@ def _topology(machine: Object, pod: Object, node: NodeInfo) -> str | None:
     return ",".join(wish) if wish and set(wish) != set(_words(node.topology)) else None
 
 
-def _features(machine: Object, node: NodeInfo) -> tuple[str, ...] | None:
+def _features(machine: Object, node: NodeInfo) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Available and active features; None twice when Slurm has the machine's."""
     wish = [f"{FEATURE_PREFIX}{word}" for word in _words(annotations_of(machine).get(ANNOTATION_FEATURES, ""))]
     have = [feature for feature in node.features if feature.startswith(FEATURE_PREFIX)]
     if set(wish) == set(have):
-        return None
-    return (*(feature for feature in node.features if not feature.startswith(FEATURE_PREFIX)), *wish)
+        return None, None
+    return _with(node.features, wish), _with(node.active_features, wish)
+
+
+def _with(features: Iterable[str], wish: Iterable[str]) -> tuple[str, ...]:
+    return (*(feature for feature in features if not feature.startswith(FEATURE_PREFIX)), *wish)
 
 
 def _words(text: str) -> list[str]:

@@ -50,7 +50,7 @@ CONCURRENT = 8  # slurmrestd works with 2 to 4 threads; more only wait there
 UPDATE_TIME_WORKS = (26, 5, 3)
 
 Observe = Callable[[str, int, float], None]
-_WIRE_NAMES = {"topology": "topology_str"}
+_WIRE_NAMES = {"topology": "topology_str", "active_features": "features_act"}
 A = TypeVar("A", bound="_Answer")
 T = TypeVar("T")
 

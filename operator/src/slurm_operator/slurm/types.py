@@ -80,6 +80,8 @@ class NodeUpdate(TypedDict, total=False):
     comment: str | None
     extra: str | None
     features: Sequence[str] | None
+    active_features: Sequence[str] | None
+    """Must go along when features are taken away: Slurm refuses active ones that are not available."""
     topology: str | None
     """Topology of a dynamic node: "topo-tree:leaf1,topo-block:b2"; it creates an unknown leaf, not an unknown block."""
     weight: int | None
