@@ -45,7 +45,15 @@ FULL: Values = {
             "partition": {"enabled": True, "configMap": {"MaxTime": "1-0", "Default": "YES"}},
             "podSpec": {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]},
         },
-        "spot": {"autoscaled": True},
+        "spot": {
+            "autoscaled": True,
+            "scalingMode": "StatefulSet",
+            "pinToNode": True,
+            "pruneSlurmNodeRecords": "NodeNotFound",
+            "revisionHistoryLimit": 3,
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"storageClassName": "gp3"}}],
+            "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
+        },
     },
     "partitions": {
         "all": {"nodesets": ["gpu", "spot"], "config": "MaxTime=UNLIMITED"},
@@ -126,6 +134,9 @@ def test_nodesets() -> None:
     gpu, spot = spec("NodeSet", "gpu", FULL), spec("NodeSet", "spot", FULL)
     assert gpu["replicas"] == 4
     assert "replicas" not in spot
+    assert spot["volumeClaimTemplates"] == [{"metadata": {"name": "data"}, "spec": {"storageClassName": "gp3"}}]
+    assert spot["persistentVolumeClaimRetentionPolicy"] == {"whenScaled": "Delete"}
+    assert (spot["pinToNode"], spot["pruneSlurmNodeRecords"], spot["revisionHistoryLimit"]) == (True, "NodeNotFound", 3)
     assert gpu["extraConf"] == "Features=nvlink,efa Gres=gpu:h100:8"
     assert gpu["partition"] == {"enabled": True, "config": "Default=YES MaxTime=1-0"}
     assert gpu["slurmd"]["resources"] == {"limits": {"nvidia.com/gpu": 8}}

@@ -79,7 +79,9 @@ class NodeSetSpec(Base, frozen=True):
         doc("Node parameters as `Key=Value Key=Value`, given to slurmd --conf; Features are joined.", maxLength=8192),
     ] = ""
     partition: Annotated[Partition, doc("A Slurm partition for just these workers.")] = Partition()
-    volume_claim_templates: Annotated[list[JsonObject], doc("PersistentVolumeClaims of each worker.")] = []
+    volume_claim_templates: Annotated[
+        list[JsonObject], doc("PersistentVolumeClaims of each worker; a change holds for new claims.")
+    ] = []
     update_strategy: Annotated[
         UpdateStrategy,
         doc(
@@ -93,7 +95,9 @@ class NodeSetSpec(Base, frozen=True):
             ],
         ),
     ] = UpdateStrategy()
-    revision_history_limit: Annotated[int, doc("Old revisions to keep.", minimum=0, format="int32")] = 0
+    revision_history_limit: Annotated[
+        int, doc("ControllerRevisions to keep of those that no worker has.", minimum=0, format="int32")
+    ] = 0
     persistent_volume_claim_retention_policy: Annotated[ClaimRetention, doc("What becomes of workers' volumes.")] = (
         ClaimRetention()
     )
@@ -103,13 +107,18 @@ class NodeSetSpec(Base, frozen=True):
     ordinal_padding: Annotated[
         int, doc("Width of zero-filled numbers in names.", minimum=0, maximum=10, format="int32")
     ] = 0
-    pin_to_node: Annotated[bool, doc("Bring a worker back to the Kubernetes node it ran on.")] = False
+    pin_to_node: Annotated[
+        bool, doc("Bring a worker back to the Kubernetes node it ran on, while that exists (scalingMode StatefulSet).")
+    ] = False
     workload_disruption_protection: Annotated[
         bool, doc("Protect workers with running jobs by a PodDisruptionBudget.")
     ] = True
     prune_slurm_node_records: Annotated[
         Literal["Never", "NodeNotFound"],
-        doc("DaemonSet mode: delete Slurm's records of workers whose Kubernetes node is gone."),
+        doc(
+            "Slurm's records of workers that are gone are deleted, but what an administrator drained is kept;"
+            " NodeNotFound: that too, once the Kubernetes node it was about does not exist any more."
+        ),
     ] = "Never"
     oversubscribe_node: Annotated[bool, doc("Allow several workers on one Kubernetes node.")] = False
 
