@@ -33,7 +33,7 @@ from slurm_operator.desired import worker as workers
 from slurm_operator.desired.cluster_status import Observed, report
 from slurm_operator.desired.parts import Cluster
 from slurm_operator.desired.slurm_conf import max_node_count
-from slurm_operator.desired.status import Report, pod_ready
+from slurm_operator.desired.status import Report, pod_problem, pod_ready
 from slurm_operator.kube.errors import NotFound
 from slurm_operator.kube.informer import Informer
 from slurm_operator.kube.objects import annotations_of, holds, is_deleting, key_of
@@ -156,7 +156,8 @@ class ClusterController(Reconciler[ControllerSpec]):
         if spec.external and jwt_key_of(spec) is None:
             return await self._without_rest(key, obj, cluster)
         keys = await self._keys.settle(key, obj, cluster)
-        configured = await self._config.settle(key, obj, cluster)
+        hold = _starting(self._pods_of(key)) if spec.ha.enabled else ""
+        configured = await self._config.settle(key, obj, cluster, hold)
         self._room[key] = max_node_count(self._config.groups(key))
         if spec.external:
             await self._slurm.connect(key, keys.jwt)
@@ -243,6 +244,12 @@ class ClusterController(Reconciler[ControllerSpec]):
 def _outside(cluster: Cluster, configured: Configured, fault: str) -> Report:
     text = f"slurmctld is outside, at {cluster.conf_server}."
     return Report(True, "External", text, fault=configured.fault or fault, fault_reason=configured.reason)
+
+
+def _starting(pods: list[Object]) -> str:
+    """A slurmctld that starts may be taking over, which a reconfigure would disturb. "" when none does."""
+    names = [str(pod["metadata"]["name"]) for pod in pods if not pod_ready(pod) and not pod_problem(pod)]
+    return f"{names[0]} is starting" if names else ""
 
 
 def _keeps_ending(pod: Object) -> bool:

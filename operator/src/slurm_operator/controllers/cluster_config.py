@@ -68,8 +68,11 @@ class ConfigKeeper:
         self._stuck_since.pop(key, None)
         self._later = {which: told for which, told in self._later.items() if which[0] != key}
 
-    async def settle(self, key: Key, obj: Object, cluster: Cluster) -> Configured:
-        """Installs the wanted configuration when it is proven. Raises BadConf or Waiting while there is none at all."""
+    async def settle(self, key: Key, obj: Object, cluster: Cluster, hold: str = "") -> Configured:
+        """Installs the wanted configuration when it is proven. Raises BadConf or Waiting while there is none at all.
+
+        `hold` says why a new one has to wait.
+        """
         live = self._do.configs.get(key.namespace, controller_config(key.name))
         installed = annotations_of(live).get(ANNOTATION_CONFIG_DIGEST, "") if live else ""
         proven = annotations_of(live).get(ANNOTATION_CONFIG_PROVEN, "") if live else ""
@@ -90,6 +93,8 @@ class ConfigKeeper:
         digest = checks.digest(files, worker.get("image", ""))
         if cluster.spec.external or self._unchecked(obj) or digest == proven:
             return await self._install(key, obj, cluster, files, digest, digest, installed)
+        if live is not None and digest != installed and hold:
+            return Configured(installed, busy=f"A new configuration waits: {hold}.")
         if live is None:
             await self._install(key, obj, cluster, files, digest, "", "")
         found = await self._check(key, obj, cluster, files, digest, worker)

@@ -23,6 +23,7 @@ from slurm_operator.api.names import (
     controller_config,
     controller_internal_service,
     controller_object,
+    controller_pod,
 )
 from slurm_operator.desired.parts import (
     ETC_MOUNT,
@@ -49,7 +50,7 @@ from slurm_operator.desired.slurm_conf import ConfFiles
 from slurm_operator.kube.resources import Object
 
 # The projected volume changes by a swap of its `..data` link. Bash as PID 1 has no default action for TERM.
-RECONFIGURE = f"""\
+_RECONFIGURE = f"""\
 trap 'exit 0' TERM INT
 pause() {{ sleep "$1" & wait $!; }}
 now() {{ readlink {ETC_SLURM}/..data; }}
@@ -57,7 +58,7 @@ done=$(now)
 while pause 1; do
   seen=$(now)
   [ "$seen" != "$done" ] || continue
-  until scontrol reconfigure; do
+  until tell; do
     echo "slurmctld did not take the new configuration yet, trying again" >&2
     pause 2
     seen=$(now)
@@ -66,6 +67,29 @@ while pause 1; do
   done=$seen
 done
 """
+RECONFIGURE = "tell() { scontrol reconfigure; }\n" + _RECONFIGURE
+
+# Only the slurmctld at work is told: a reconfigure while another takes over makes both work for half a minute. One that
+# waits reads its configuration at SIGHUP, and its keys only when it starts.
+RECONFIGURE_HA = (
+    f"""\
+at_work() {{
+  exec 3<>/dev/tcp/127.0.0.1/{SLURMCTLD_PORT} || return 1
+  printf 'GET /readyz HTTP/1.1\\r\\nHost: me\\r\\nConnection: close\\r\\n\\r\\n' >&3
+  local answer=; read -r -t 2 answer <&3; exec 3>&-
+  case $answer in HTTP/*" 2"*) ;; *) return 1 ;; esac
+}}
+sum() {{ cksum <{ETC_SLURM}/{SLURM_JWKS}; }}
+keys=$(sum)
+tell() {{
+  local signal=HUP
+  [ "$keys" = "$(sum)" ] || signal=TERM
+  if at_work 2>/dev/null; then scontrol reconfigure || return 1; else pkill "-$signal" -x slurmctld || return 1; fi
+  keys=$(sum)
+}}
+"""
+    + _RECONFIGURE
+)
 
 # The first slurmctld is the one at work unless it is down. A backup asked to take over does so at once, not after
 # SlurmctldTimeout.
@@ -95,7 +119,7 @@ def config_map(owner: Object, cluster: Cluster, files: ConfFiles, digest: str, p
 
 
 def services(owner: Object, cluster: Cluster) -> list[Object]:
-    """The Service that everyone uses, and the headless one that names slurmctld's pod before it is ready."""
+    """The Service that everyone uses, the headless one that knows unready pods, and with backups one for each pod."""
     chosen = selector(APP_CONTROLLER, cluster.name)
     internal = {
         "apiVersion": "v1",
@@ -116,7 +140,27 @@ def services(owner: Object, cluster: Cluster) -> list[Object]:
         port_name="slurmctld",
         port=SLURMCTLD_PORT,
     )
-    return [internal, public]
+    hosts = range(count(cluster.spec)) if cluster.spec.ha.enabled else ()
+    return [internal, public, *(_host_service(owner, cluster, index) for index in hosts)]
+
+
+def _host_service(owner: Object, cluster: Cluster, index: int) -> Object:
+    """A name for one slurmctld that resolves while its pod is away.
+
+    Commands look up every SlurmctldHost, and try for minutes one that has no address; a Service without a pod behind
+    it refuses at once.
+    """
+    pod = controller_pod(cluster.name, index)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta(pod, cluster.namespace, _own(cluster), owner=owner),
+        "spec": {
+            "publishNotReadyAddresses": True,
+            "selector": {**selector(APP_CONTROLLER, cluster.name), "statefulset.kubernetes.io/pod-name": pod},
+            "ports": [{"name": "slurmctld", "port": SLURMCTLD_PORT, "targetPort": SLURMCTLD_PORT, "protocol": "TCP"}],
+        },
+    }
 
 
 def disruption_budget(owner: Object, cluster: Cluster) -> Object:
@@ -187,6 +231,7 @@ def _pod(cluster: Cluster) -> Map:
     if sidecars:
         pod["initContainers"] = sidecars
     if spec.ha.enabled:
+        pod["shareProcessNamespace"] = True  # the reconfigure container sends signals
         apart = {
             "topologyKey": "kubernetes.io/hostname",
             "labelSelector": {"matchLabels": selector(APP_CONTROLLER, cluster.name)},
@@ -225,7 +270,7 @@ def _reconfigure(cluster: Cluster) -> Map:
     base: Map = {
         "name": "reconfigure",
         "restartPolicy": "Always",
-        "command": ["bash", "-c", RECONFIGURE],
+        "command": ["bash", "-c", RECONFIGURE_HA if cluster.spec.ha.enabled else RECONFIGURE],
         "securityContext": LOCKED_DOWN,
         "volumeMounts": [ETC_MOUNT, {"name": "run", "mountPath": "/run"}, TMP_MOUNT],
     }

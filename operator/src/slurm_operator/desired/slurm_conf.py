@@ -215,8 +215,9 @@ def _hosts(inputs: ConfInputs) -> list[Setting]:
             Setting("SlurmctldHost", external.host),
             Setting("SlurmctldPort", str(external.port or SLURMCTLD_PORT)),
         ]
-    domain = f"{controller_internal_service(inputs.name)}.{inputs.namespace}"
     ha = inputs.spec.ha
+    # With backups each has a Service of its own: the headless one does not know the name of a pod that is away.
+    domain = inputs.namespace if ha.enabled else f"{controller_internal_service(inputs.name)}.{inputs.namespace}"
     pods = [controller_pod(inputs.name, index) for index in range(1 + (ha.backups if ha.enabled else 0))]
     return [
         # In this order they take over from each other.
