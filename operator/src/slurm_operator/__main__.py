@@ -28,6 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(render(namespaces=command.settings.namespaces))
         return 0
     log.set_up(command.settings.log_level)
+    if command.name == "release":
+        from slurm_operator.release import release
+
+        return asyncio.run(release(command.settings))
     # Most garbage is freed by counting; full collections of a big cache would only stall the loop.
     gc.set_threshold(20_000, 20, 50)
     code = asyncio.run(_run(command.settings))

@@ -79,7 +79,8 @@ def test_roles_come_from_the_table() -> None:
     assert "*" not in rbac.render()
     assert ("coordination.k8s.io", "leases") not in flat
     assert own["rules"] == [
-        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "patch"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
     ]
 
 

@@ -7,14 +7,13 @@ from typing import Any
 import yaml
 
 from slurm_operator.api.kinds import KINDS, Column, Kind
-from slurm_operator.api.names import GROUP, VERSION
 from slurm_operator.api.schema import schema_of
 
 
 def crd(kind: Kind) -> dict[str, Any]:
     """The CustomResourceDefinition of a kind."""
     version: dict[str, Any] = {
-        "name": VERSION,
+        "name": kind.version,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": _root(kind)},
@@ -32,12 +31,12 @@ def crd(kind: Kind) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         # Deleting the CRDs would delete every cluster: `helm uninstall` leaves them.
         "metadata": {
-            "name": f"{kind.plural}.{GROUP}",
+            "name": f"{kind.plural}.{kind.group}",
             "labels": {"app.kubernetes.io/part-of": "slurm-operator"},
             "annotations": {"helm.sh/resource-policy": "keep"},
         },
         "spec": {
-            "group": GROUP,
+            "group": kind.group,
             "scope": "Namespaced",
             "names": {
                 "kind": kind.name,
@@ -98,5 +97,5 @@ def render(document: dict[str, Any]) -> str:
 
 
 def render_all() -> str:
-    """All six CRDs as one YAML stream, for `kubectl apply --server-side -f -`."""
+    """All CRDs as one YAML stream, for `kubectl apply --server-side -f -`."""
     return "---\n".join(render(crd(kind)) for kind in KINDS)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from slurm_operator.api.crd import crd, render
 from slurm_operator.api.kinds import KINDS
-from slurm_operator.api.names import GROUP
 from slurm_operator.api.rbac_template import rbac_template
 
 HEADER = "# Generated from operator/src/slurm_operator by `make generate`; do not edit.\n"
@@ -20,7 +19,7 @@ HEADER = "# Generated from operator/src/slurm_operator by `make generate`; do no
 
 def generated() -> dict[str, str]:
     """Path inside the chart -> text, for every generated file."""
-    files = {f"files/crds/{kind.plural}.{GROUP}.yaml": HEADER + render(crd(kind)) for kind in KINDS}
+    files = {f"files/crds/{kind.plural}.{kind.group}.yaml": HEADER + render(crd(kind)) for kind in KINDS}
     files["templates/rbac.yaml"] = HEADER + rbac_template()
     return files
 

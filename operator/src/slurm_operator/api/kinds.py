@@ -1,4 +1,4 @@
-"""The six kinds of `slinky.slurm.net/v1beta1`: names, columns, subresources, rules."""
+"""The six kinds of `slinky.slurm.net/v1beta1` and the kind of our own group: names, columns, subresources, rules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from slurm_operator.api.common import Base, rule
 from slurm_operator.api.controller import SPEC_RULES, ControllerSpec, ControllerStatus
+from slurm_operator.api.drainpolicy import POLICY_RULES, DrainPolicySpec, DrainPolicyStatus
+from slurm_operator.api.names import GROUP, OWN_GROUP, OWN_VERSION, VERSION
 from slurm_operator.api.nodeset import NodeSetSpec, NodeSetStatus
 from slurm_operator.api.others import (
     ACCOUNTING_RULES,
@@ -48,10 +50,13 @@ class Kind:
     rules: Sequence[dict[str, str]] = field(default_factory=list)
     scale: bool = False
     max_name: int = 0
+    group: str = GROUP
+    version: str = VERSION
 
     @property
     def plural(self) -> str:
-        return f"{self.name.lower()}s"
+        name = self.name.lower()
+        return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
     def object_rules(self) -> list[dict[str, Any]]:
         rules: list[dict[str, Any]] = list(self.rules)
@@ -154,5 +159,24 @@ KINDS: tuple[Kind, ...] = (
             MESSAGE,
             AGE,
         ),
+    ),
+    Kind(
+        name="DrainPolicy",
+        short_names=("drain",),
+        description="What becomes of the jobs of workers that have to leave.",
+        spec=DrainPolicySpec,
+        status=DrainPolicyStatus,
+        spec_rules=POLICY_RULES,
+        columns=(
+            Column("SCALE-IN", ".spec.scaleIn.mode", description="For scale-in and updates; Wait if empty."),
+            Column("DELETION", ".spec.deletion.mode", description="When a NodeSet is deleted."),
+            Column("CORDON", ".spec.cordon.mode", description="When a Kubernetes node is cordoned; Wait if empty."),
+            READY,
+            REASON,
+            MESSAGE,
+            AGE,
+        ),
+        group=OWN_GROUP,
+        version=OWN_VERSION,
     ),
 )

@@ -11,6 +11,8 @@ from typing import Final
 GROUP: Final = "slinky.slurm.net"
 VERSION: Final = "v1beta1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+OWN_GROUP: Final = "slipway.dev"
+OWN_VERSION: Final = "v1alpha1"
 
 # Labels
 LABEL_NAME: Final = "app.kubernetes.io/name"
@@ -50,6 +52,13 @@ ANNOTATION_SSHD_HASH: Final = "slinky.slurm.net/sshd-conf-hash"
 ANNOTATION_SSSD_HASH: Final = "slinky.slurm.net/sssd-conf-hash"
 # Annotation on the ConfigMap with slurm.conf: the host of the slurmdbd that slurmctld knows
 ANNOTATION_ACCOUNTING: Final = "slipway.dev/accounting-host"
+
+# Ours: a resource waits for its workers' jobs before it goes; the annotation "true" on it ends the waiting
+FINALIZER: Final = "slipway.dev/drain"
+FINALIZER_RESERVATION: Final = "nodeset.slinky.slurm.net/reservation"  # of the Go operator, which may have left it
+ANNOTATION_SKIP_DRAIN: Final = "slipway.dev/skip-drain"
+ANNOTATION_CORDONED_FOR: Final = "slipway.dev/cordoned-for"
+"""On Kubernetes nodes that the operator cordoned: `namespace/nodeset/slurm-node` whose drain is the cause."""
 
 TAINT_WORKER: Final = "nodeset.slinky.slurm.net/worker"
 
@@ -152,3 +161,8 @@ def worker_ssh_config(nodeset: str) -> str:
 
 def token_secret(token: str, user: str) -> str:
     return f"{token}-jwt-{user}"
+
+
+def maintenance_reservation(nodeset: str) -> str:
+    """Slurm reservation of updateStrategy ScheduledUpdate."""
+    return f"SlurmOperatorMaint-{nodeset}"

@@ -38,6 +38,7 @@ def rbac_template() -> str:
     cluster = _role("Cluster", _CLUSTER_NAME, "", rules("cluster"))
     everywhere = _role("Cluster", _CLUSTER_NAME, "", rules("cluster", "watched"))
     watched = _role("", _NAME, _WATCHED_NAMESPACE, rules("watched"))
+    cordon = _role("Cluster", f"{_CLUSTER_NAME}-cordon", "", rules("cordon"))
     own = _role("", f"{_NAME}-leader-election", _OWN_NAMESPACE, rules("own"))
     return (
         "{{- if .Values.rbac.create }}\n"
@@ -48,6 +49,9 @@ def rbac_template() -> str:
         "{{- end }}\n"
         "{{- else }}\n"
         f"{_join(everywhere)}"
+        "{{- end }}\n"
+        "{{- if .Values.cordonKubernetesNodes }}\n"
+        f"---\n{_join(cordon)}"
         "{{- end }}\n"
         f"---\n{_join(own)}"
         "{{- end }}\n"

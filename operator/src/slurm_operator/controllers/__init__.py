@@ -6,6 +6,7 @@ from slurm_operator.controllers.accounting import AccountingController
 from slurm_operator.controllers.cluster import ClusterController
 from slurm_operator.controllers.cordons import CordonController
 from slurm_operator.controllers.deployments import LoginSetController, RestApiController
+from slurm_operator.controllers.drainpolicy import DrainPolicyController
 from slurm_operator.controllers.nodeset import NodeSetController
 from slurm_operator.controllers.token import TokenController
 from slurm_operator.runtime.controller import Controller
@@ -20,6 +21,7 @@ def all_controllers(manager: Manager) -> list[Controller]:
         LoginSetController(manager),
         NodeSetController(manager),
         CordonController(manager),
+        DrainPolicyController(manager),
         AccountingController(manager),
         TokenController(manager),
     ]

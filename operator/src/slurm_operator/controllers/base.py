@@ -5,24 +5,34 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
 from slurm_operator.api.common import Base
 from slurm_operator.api.controller import ControllerSpec
 from slurm_operator.api.load import InvalidSpec, load_spec
-from slurm_operator.api.names import LABEL_CLUSTER, LABEL_INSTANCE, LABEL_NAME, controller_config
+from slurm_operator.api.names import (
+    ANNOTATION_SKIP_DRAIN,
+    FINALIZER,
+    FINALIZER_RESERVATION,
+    LABEL_CLUSTER,
+    LABEL_INSTANCE,
+    LABEL_NAME,
+    controller_config,
+)
 from slurm_operator.desired.conf_syntax import BadConf
 from slurm_operator.desired.parts import Cluster
 from slurm_operator.desired.status import Report, conditions
-from slurm_operator.kube.errors import AlreadyExists, Forbidden, Invalid
+from slurm_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from slurm_operator.kube.informer import Informer
-from slurm_operator.kube.objects import is_deleting, labels_of, set_conditions
+from slurm_operator.kube.objects import annotations_of, is_deleting, labels_of, set_conditions
 from slurm_operator.kube.resources import CONFIGMAPS, CONTROLLERS, PODS, SECRETS, Key, Object
 from slurm_operator.runtime.controller import Controller
 
 Spec = TypeVar("Spec", bound=Base)
 BY_CONTROLLER = "by_controller"
 REFUSED_RETRY_SECONDS = 30.0
+_FINALIZERS = (FINALIZER, FINALIZER_RESERVATION)
 
 
 class Waiting(Exception):
@@ -55,13 +65,14 @@ def trim_pod(obj: Object) -> Object:
     """Keep of a pod what the operator reads: tens of thousands of them are held in memory."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     meta.pop("managedFields", None)
-    obj["spec"] = {"nodeName": spec["nodeName"]} if spec.get("nodeName") else {}
+    obj["spec"] = {name: spec[name] for name in ("nodeName", "hostname", "tolerations") if spec.get(name)}
     kept = ("phase", "reason", "message", "conditions", "podIP")
     trimmed: dict[str, Any] = {name: status[name] for name in kept if name in status}
     for name in ("initContainerStatuses", "containerStatuses"):
         if status.get(name):
             trimmed[name] = [
-                {field: one[field] for field in ("name", "state", "lastState") if field in one} for one in status[name]
+                {field: one[field] for field in ("name", "state", "lastState", "started") if field in one}
+                for one in status[name]
             ]
     obj["status"] = trimmed
     return obj
@@ -72,6 +83,8 @@ class Reconciler(Controller, Generic[Spec]):
 
     spec_type: type[Spec]
     informer: Informer
+    holds: ClassVar[bool] = False
+    """Resources get a finalizer and go when `leave` says so."""
 
     @abstractmethod
     async def act(self, key: Key, obj: Object, spec: Spec) -> tuple[Report, float | None]:
@@ -80,11 +93,35 @@ class Reconciler(Controller, Generic[Spec]):
     async def forget(self, key: Key) -> None:
         """The resource is gone, or about to: owned objects go with it through garbage collection."""
 
+    async def leave(self, key: Key, obj: Object) -> tuple[Report, float] | None:
+        """The resource is deleted: what it still waits for, and when to look again; None: it may go."""
+        return None
+
+    async def _leave(self, key: Key, obj: Object) -> float | None:
+        if held(obj):
+            waits = await self.leave(key, obj)
+            if waits is not None:
+                await self.report(key, obj, waits[0])
+                return waits[1]
+            await self._finalizers(key, obj, [name for name in finalizers_of(obj) if name not in _FINALIZERS])
+        await self.forget(key)
+        return None
+
+    async def _finalizers(self, key: Key, obj: Object, wanted: list[str]) -> None:
+        """Others may change theirs at the same time: then there is a conflict, and another round."""
+        version = obj["metadata"]["resourceVersion"]
+        with suppress(NotFound):
+            await self.patch(key, obj, {"metadata": {"resourceVersion": version, "finalizers": wanted}})
+
     async def reconcile(self, key: Key) -> float | None:
         obj = self.informer.get(*key)
-        if obj is None or is_deleting(obj):
+        if obj is None:
             await self.forget(key)
             return None
+        if is_deleting(obj):
+            return await self._leave(key, obj)
+        if self.holds and FINALIZER not in finalizers_of(obj):
+            await self._finalizers(key, obj, [*finalizers_of(obj), FINALIZER])
         again: float | None = None
         try:
             spec = load_spec(self.spec_type, obj)
@@ -188,6 +225,20 @@ class Member(Reconciler[Spec], Generic[Spec]):
         meta = obj["metadata"]
         found = self.pods.by_index(LABEL_INSTANCE, meta["name"])
         return [pod for pod in found if pod["metadata"]["namespace"] == meta["namespace"]]
+
+
+def finalizers_of(obj: Object) -> list[str]:
+    return list(obj["metadata"].get("finalizers") or ())
+
+
+def held(obj: Object) -> bool:
+    """A finalizer of ours keeps it, or one that the Go operator left."""
+    return any(name in _FINALIZERS for name in finalizers_of(obj))
+
+
+def skips_drain(obj: Object | None) -> bool:
+    """Somebody said not to wait for the jobs."""
+    return obj is not None and annotations_of(obj).get(ANNOTATION_SKIP_DRAIN, "").lower() == "true"
 
 
 def of_instance(obj: Object) -> Iterable[Key]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import ClassVar
 
 from slurm_operator.api.controller import ControllerSpec
-from slurm_operator.api.load import jwt_key_of
+from slurm_operator.api.load import InvalidSpec, jwt_key_of, load_spec
 from slurm_operator.api.names import (
     ANNOTATION_CONFIG_HASH,
     APP_CONFIG_CHECK,
@@ -28,10 +29,13 @@ from slurm_operator.controllers.base import (
 from slurm_operator.controllers.cluster_config import ConfigKeeper, Configured, config_hash, references
 from slurm_operator.controllers.cluster_keys import KeyKeeper, Keys
 from slurm_operator.controllers.cluster_slurm import SlurmKeeper, is_left_over
+from slurm_operator.controllers.leaving import LOOK_SECONDS as LEAVE_SECONDS
+from slurm_operator.controllers.leaving import controller_waits, workers_left
 from slurm_operator.desired import controller as build
 from slurm_operator.desired import worker as workers
 from slurm_operator.desired.cluster_status import Observed, report
 from slurm_operator.desired.parts import Cluster
+from slurm_operator.desired.secrets import data_of
 from slurm_operator.desired.slurm_conf import max_node_count
 from slurm_operator.desired.status import Report, pod_problem, pod_ready
 from slurm_operator.kube.errors import NotFound
@@ -45,6 +49,7 @@ from slurm_operator.kube.resources import (
     PDBS,
     PODS,
     RESTAPIS,
+    SECRETS,
     SERVICEMONITORS,
     SERVICES,
     STATEFULSETS,
@@ -65,6 +70,7 @@ class ClusterController(Reconciler[ControllerSpec]):
     name: ClassVar[str] = "controller"
     resource: ClassVar[Resource] = CONTROLLERS
     spec_type = ControllerSpec
+    holds: ClassVar[bool] = True
     nodesets: Informer
     restapis: Informer
     accountings: Informer
@@ -73,6 +79,7 @@ class ClusterController(Reconciler[ControllerSpec]):
     pods: Informer
     check_pods: Informer
     all_pods: list[Informer]
+    worker_pods: Informer
 
     def setup(self) -> None:
         self.informer = self.watch(self.resource)
@@ -89,7 +96,8 @@ class ClusterController(Reconciler[ControllerSpec]):
         self.pods = self._watch_pods(APP_CONTROLLER, wake=True)
         self.pods.add_label_index(LABEL_INSTANCE)
         self.check_pods = self._watch_pods(APP_CONFIG_CHECK, wake=True)
-        self.all_pods = [self.pods, self._watch_pods(APP_WORKER), self._watch_pods(APP_LOGIN)]
+        self.worker_pods = self._watch_pods(APP_WORKER)
+        self.all_pods = [self.pods, self.worker_pods, self._watch_pods(APP_LOGIN)]
         self.slurm.add_handler(self._slurm_event)
         self.keys_seen: dict[Key, str] = {}
         self._room: dict[Key, int] = {}
@@ -148,6 +156,20 @@ class ClusterController(Reconciler[ControllerSpec]):
         self._room.pop(key, None)
         self._monitors.pop(key, None)
         await self.slurm.remove(key)
+
+    async def leave(self, key: Key, obj: Object) -> tuple[Report, float] | None:
+        """slurmctld goes when its workers have; until then its Slurm is asked, also by an operator that just began."""
+        left = workers_left(self.worker_pods, key.namespace, key.name)
+        report = controller_waits(obj, left, self.nodesets.by_index(BY_CONTROLLER, str(key)))
+        if report is None:
+            return None
+        if self.slurm.find(key) is None:
+            with suppress(InvalidSpec):
+                selector = Cluster(key.name, key.namespace, load_spec(ControllerSpec, obj), cluster_domain()).jwt_key
+                secret = await self.kube.get(SECRETS, key.namespace, selector.name)
+                if secret is not None and (jwt := data_of(secret, selector.key)):
+                    await self._slurm.connect(key, jwt, leaving=True)
+        return report, LEAVE_SECONDS
 
     async def act(self, key: Key, obj: Object, spec: ControllerSpec) -> tuple[Report, float | None]:
         cluster = Cluster(key.name, key.namespace, spec, cluster_domain())

@@ -20,7 +20,7 @@ from slurm_operator.api.names import (
 )
 from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.api.others import AccountingSpec
-from slurm_operator.controllers.base import BY_CONTROLLER, Waiting
+from slurm_operator.controllers.base import BY_CONTROLLER, Waiting, held
 from slurm_operator.desired import config_check as checks
 from slurm_operator.desired import controller as build
 from slurm_operator.desired import slurm_defaults
@@ -234,7 +234,9 @@ class ConfigKeeper:
         return str(text)
 
     def _nodesets(self, key: Key) -> Iterable[Object]:
-        return (one for one in self._do.nodesets.by_index(BY_CONTROLLER, str(key)) if not is_deleting(one))
+        # One that still drains keeps its partition: without it Slurm would end its jobs.
+        found = self._do.nodesets.by_index(BY_CONTROLLER, str(key))
+        return (one for one in found if not is_deleting(one) or held(one))
 
     def groups(self, key: Key) -> list[Group]:
         """The NodeSets as slurm.conf sees them; one that cannot be read reports that itself."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slurm_operator.api.names import LABEL_ACTIVE, SLURMCTLD_PORT, SLURMRESTD_PORT, restapi_object
-from slurm_operator.controllers.base import BY_CONTROLLER, cluster_domain
+from slurm_operator.controllers.base import BY_CONTROLLER, cluster_domain, held
 from slurm_operator.desired.status import pod_ready
 from slurm_operator.kube.errors import NotFound
 from slurm_operator.kube.objects import condition, is_deleting, labels_of
@@ -26,16 +26,19 @@ class SlurmKeeper:
     def __init__(self, controller: ClusterController) -> None:
         self._do = controller
 
-    async def connect(self, key: Key, jwt_key: bytes) -> None:
-        """Tell the registry how to ask this cluster's Slurm: through its oldest RestApi."""
+    async def connect(self, key: Key, jwt_key: bytes, *, leaving: bool = False) -> None:
+        """Tell the registry how to ask this cluster's Slurm: through its oldest RestApi.
+
+        One that is deleted serves while it is there. `leaving`: the cluster is deleted, a RestApi need not be ready.
+        """
         do = self._do
-        restapis = [one for one in do.restapis.by_index(BY_CONTROLLER, str(key)) if not is_deleting(one)]
-        restapis.sort(key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+        restapis = [one for one in do.restapis.by_index(BY_CONTROLLER, str(key)) if not is_deleting(one) or held(one)]
+        restapis.sort(key=lambda one: (is_deleting(one), one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
         for restapi in restapis:
             service = do.services.get(key.namespace, restapi_object(restapi["metadata"]["name"]))
             ready = (condition(restapi, "Ready") or {}).get("status") == "True"
             # Asking before there is anyone to answer costs a time-out, and then seconds until the next try.
-            if service is None or not (ready or do.slurm.find(key)):
+            if service is None or not (ready or leaving or do.slurm.find(key)):
                 continue
             # The address is as stable as the name, and needs no DNS.
             address = service["spec"].get("clusterIP") or "None"

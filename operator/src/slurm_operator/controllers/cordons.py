@@ -79,7 +79,8 @@ class CordonController(Controller):
                 spec = load_spec(NodeSetSpec, nodeset)
             except InvalidSpec:
                 continue  # its own reconcile reports it
-            worker = worker_of(pod, spec, lambda name: self.nodes.get("", name), time.time())
+            shown = self.manager.settings.propagated_conditions
+            worker = worker_of(pod, spec, lambda name: self.nodes.get("", name), time.time(), shown=shown)
             if worker is not None and worker.cordoned and worker.phase != "Ended":
                 yield Key(namespace, controller_ref(nodeset)), (worker.slurm_name, worker.cordoned, nodeset)
 

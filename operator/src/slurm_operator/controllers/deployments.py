@@ -8,22 +8,28 @@ from slurm_operator.api.names import (
     ANNOTATION_SSHD_HASH,
     APP_LOGIN,
     APP_RESTAPI,
+    APP_WORKER,
+    LABEL_NAME,
     controller_config,
     login_host_keys,
 )
 from slurm_operator.api.others import LoginSetSpec, RestApiSpec
-from slurm_operator.controllers.base import Member, Waiting
+from slurm_operator.controllers.base import BY_CONTROLLER, Member, Waiting, controller_ref, trim_pod
+from slurm_operator.controllers.leaving import LOOK_SECONDS as LEAVE_SECONDS
+from slurm_operator.controllers.leaving import restapi_waits, workers_left
 from slurm_operator.controllers.references import LOOK_SECONDS, MISSING_SECONDS, secret_value
 from slurm_operator.controllers.ssh import SshParts
 from slurm_operator.desired import login, restapi
 from slurm_operator.desired.slurm_conf import SLURM_CONF
 from slurm_operator.desired.status import Report, deployment_report
 from slurm_operator.kube.informer import Informer
-from slurm_operator.kube.objects import annotations_of, canonical_hash, is_deleting
+from slurm_operator.kube.objects import annotations_of, canonical_hash, condition, is_deleting
 from slurm_operator.kube.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
     LOGINSETS,
+    NODESETS,
+    PODS,
     RESTAPIS,
     SERVICES,
     Key,
@@ -84,10 +90,15 @@ class RestApiController(Member[RestApiSpec]):
     resource: ClassVar[Resource] = RESTAPIS
     app: ClassVar[str] = APP_RESTAPI
     spec_type = RestApiSpec
+    holds: ClassVar[bool] = True
     deployments: Informer
+    nodesets: Informer
+    worker_pods: Informer
 
     def setup(self) -> None:
         super().setup()
+        self.nodesets = self.manager.informer(NODESETS)
+        self.worker_pods = self.manager.informer(PODS, f"{LABEL_NAME}={APP_WORKER}", transform=trim_pod)
         self.deployments = self.owns(DEPLOYMENTS)
         self.owns(SERVICES)
 
@@ -102,3 +113,17 @@ class RestApiController(Member[RestApiSpec]):
         await self.ensure(key, wish)
         live = self.deployments.get(key.namespace, wish["metadata"]["name"])
         return deployment_report("slurmrestd pod", live, spec.replicas, self.pods_of(obj)), None
+
+    async def leave(self, key: Key, obj: Object) -> tuple[Report, float] | None:
+        name = controller_ref(obj)
+        siblings = self.informer.by_index(BY_CONTROLLER, f"{key.namespace}/{name}")
+        text = restapi_waits(
+            obj,
+            sum(not is_deleting(one) for one in siblings),
+            self.controllers.get(key.namespace, name),
+            len(workers_left(self.worker_pods, key.namespace, name)),
+            any(is_deleting(one) and controller_ref(one) == name for one in self.nodesets.list(key.namespace)),
+        )
+        # Whether it answers has not changed: others go by that.
+        ready = (condition(obj, "Ready") or {}).get("status") == "True"
+        return (Report(ready, "Deleting", text, busy=text), LEAVE_SECONDS) if text else None

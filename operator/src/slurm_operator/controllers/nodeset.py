@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from slurm_operator.api.names import (
+    ANNOTATION_CORDONED_FOR,
     ANNOTATION_FEATURES,
     ANNOTATION_TOPOLOGY,
     APP_WORKER,
@@ -15,21 +16,27 @@ from slurm_operator.api.names import (
     LABEL_NAME,
     LABEL_POD_HOSTNAME,
     LABEL_POD_INDEX,
+    maintenance_reservation,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.controllers.base import (
     BY_CONTROLLER,
     Member,
+    controller_ref,
     index_by_controller,
     of_instance,
     trim_pod,
-    unsupported,
 )
+from slurm_operator.controllers.drainpolicy import Policies
+from slurm_operator.controllers.leaving import deleted_at
 from slurm_operator.controllers.nodeset_belongings import Belongings, Retries
+from slurm_operator.controllers.nodeset_leave import drain_all
 from slurm_operator.controllers.nodeset_steps import Steps
 from slurm_operator.controllers.ssh import SshParts
 from slurm_operator.desired import worker as build
 from slurm_operator.desired.claims import claims
+from slurm_operator.desired.drain import Policy, machine_cordons
+from slurm_operator.desired.maintenance import RESERVATION_CREATED, Window, reservation_condition, window_of
 from slurm_operator.desired.nodeset_status import nodeset_report
 from slurm_operator.desired.observe import observe
 from slurm_operator.desired.parts import Cluster
@@ -39,9 +46,10 @@ from slurm_operator.desired.revisions import trim_revision
 from slurm_operator.desired.scale import Plan, Seen, Wanted, Worker, plan_scale
 from slurm_operator.desired.status import Report, problems
 from slurm_operator.kube.informer import EventType, Informer
-from slurm_operator.kube.objects import annotations_of, labels_of, uid_of
+from slurm_operator.kube.objects import annotations_of, condition, is_deleting, key_of, labels_of, uid_of
 from slurm_operator.kube.resources import (
     CONTROLLERREVISIONS,
+    DRAINPOLICIES,
     NODES,
     NODESETS,
     PODS,
@@ -51,9 +59,12 @@ from slurm_operator.kube.resources import (
     Object,
     Resource,
 )
+from slurm_operator.slurm.registry import SlurmCluster
+from slurm_operator.slurm.types import NodeInfo
 
 STALE_SECONDS = 120.0
 """Slurm's nodes as of longer ago count as unknown. Nothing is deleted without another look in any case."""
+BY_CORDON = "by_cordon"
 ACTIVE_SECONDS = 15.0
 """While something is under way, look again after this long even if no event comes."""
 
@@ -65,6 +76,7 @@ class NodeSetController(Member[NodeSetSpec]):
     resource: ClassVar[Resource] = NODESETS
     app: ClassVar[str] = APP_WORKER
     spec_type = NodeSetSpec
+    holds: ClassVar[bool] = True
     nodes: Informer
     claims: Informer
     revisions: Informer
@@ -82,7 +94,11 @@ class NodeSetController(Member[NodeSetSpec]):
         self.retries = Retries()
         self.tried: dict[str, dict[str, tuple[str, object]]] = {}
         """What Slurm was last asked for, by NodeSet and Slurm node: see Belongings.shape."""
+        self.blind: dict[str, float] = {}
+        """Since when (monotonic) Slurm cannot be asked about a NodeSet, by uid."""
+        self.policies = Policies(self.watch(DRAINPOLICIES, self._neighbours, status_too=False))
         self.nodes = self.manager.informer(NODES, transform=trim_node)
+        self.nodes.add_index(BY_CORDON, cordoned_for)
         self.nodes.add_handler(self._node_event)
         self.ssh = SshParts(self)
         self.slurm.add_handler(self._slurm_event)
@@ -105,6 +121,9 @@ class NodeSetController(Member[NodeSetSpec]):
             if spec.get("scalingMode") == "DaemonSet" or (new is None and spec.get("pinToNode")):
                 self.enqueue(Key(nodeset["metadata"]["namespace"], nodeset["metadata"]["name"]))
 
+    def _neighbours(self, policy: Object) -> Iterable[Key]:
+        return [key_of(nodeset) for nodeset in self.informer.list(policy["metadata"]["namespace"])]
+
     def _slurm_event(self, key: Key, changed: frozenset[str]) -> None:
         for nodeset in self.informer.by_index(BY_CONTROLLER, str(key)):
             meta = nodeset["metadata"]
@@ -116,16 +135,25 @@ class NodeSetController(Member[NodeSetSpec]):
         await super().forget(key)
         kept = {uid_of(nodeset) for nodeset in self.informer.list()}
         self.tried = {uid: names for uid, names in self.tried.items() if uid in kept}
+        self.blind = {uid: since for uid, since in self.blind.items() if uid in kept}
+
+    async def leave(self, key: Key, obj: Object) -> tuple[Report, float] | None:
+        return await drain_all(self, key, obj, deleted_at(obj))
 
     async def act(self, key: Key, obj: Object, spec: NodeSetSpec) -> tuple[Report, float | None]:
+        controller = self.controllers.get(key.namespace, controller_ref(obj))
+        if controller is not None and is_deleting(controller):
+            waits = await drain_all(self, key, obj, deleted_at(controller))
+            if waits is not None:
+                return waits
         _, cluster = self.cluster_of(obj)
         if spec.ssh.enabled:
             await self.ssh.for_workers(key, obj, spec, cluster)
-        pods = {pod["metadata"]["name"]: pod for pod in self.pods.by_index("by_owner", uid_of(obj))}
-        slurm = self.slurm.find(Key(key.namespace, cluster.name))
-        known = slurm is not None and slurm.cache.reachable and slurm.cache.fresh_within(STALE_SECONDS)
-        nodes = slurm.cache.nodes if slurm is not None and known else None
-        seen = observe(obj, spec, pods.values(), self._node, nodes, time.time())
+        pods = self.worker_pods(obj)
+        slurm, nodes = self.slurm_of(obj)
+        policy = self.policies.of(obj)
+        window = window_of(key.name, spec)
+        seen = self.see(obj, spec, pods)
         where, seen = self._places(obj, spec, cluster, self._paced(obj, seen))
         daemon = spec.scaling_mode == "DaemonSet"
         wanted = Wanted(
@@ -135,6 +163,8 @@ class NodeSetController(Member[NodeSetSpec]):
             rolling=spec.update_strategy.type == "RollingUpdate",
             max_unavailable=spec.update_strategy.rolling_update.max_unavailable,
             places=where.names if daemon else None,
+            policy=policy,
+            maintenance=window.name if window else "",
         )
         plan = plan_scale(wanted, seen)
         pinned = self._pins(obj, spec, seen.workers)
@@ -146,13 +176,16 @@ class NodeSetController(Member[NodeSetSpec]):
         if slurm is not None and nodes is not None:
             refused = await belongings.shape(slurm, nodes, said)  # before a drain is undone
         await steps.drains(plan)
+        told = await steps.requeue(plan, policy)
         await steps.removals(plan)
+        reserved = await self._maintenance(obj, steps, window, wanted, seen)
         await steps.records(plan)
         if slurm is not None and nodes is not None:
             await belongings.comments(slurm, said)
             if any(worker.phase == "Running" and worker.slurm_name not in nodes for worker in seen.workers):
                 slurm.cache.poke()
         await steps.mirror(seen, protect=spec.workload_disruption_protection)
+        cordon_trouble = await self.cordon_machines(key, steps, seen, policy)
         seats = [build.numbered(key.name, spec, number, pinned.get(str(number), "")) for number in plan.create]
         seats += [build.on_machine(key.name, machine, where.names[machine]) for machine in plan.place]
         if self.restapis.by_index(BY_CONTROLLER, f"{key.namespace}/{cluster.name}"):  # else no one would undo it
@@ -170,12 +203,14 @@ class NodeSetController(Member[NodeSetSpec]):
             build.pod_selector(key.name),
             obj["metadata"].get("generation", 0),
             _problems(pods, plan),
-            (*where.faults, *refused),
-            _missing(spec),
+            (*where.faults, *refused, *cordon_trouble),
+            jobs=slurm.cache.book.by_node if slurm is not None else None,
+            told=told,
         )
         if spec.pin_to_node:
             report.fields["ordinalToNode"] = pinned
-        return report, self._again(plan, seen_waiting=any(not worker.available for worker in seen.workers), spec=spec)
+        again = self._again(plan, seen_waiting=any(not worker.available for worker in seen.workers), spec=spec)
+        return replace(report, more=reserved), again
 
     def _node(self, name: str) -> Object | None:
         return self.nodes.get("", name)
@@ -188,6 +223,65 @@ class NodeSetController(Member[NodeSetSpec]):
         return cordoned or any(
             {ANNOTATION_TOPOLOGY, ANNOTATION_FEATURES} & annotations_of(one).keys() for one in machines
         )
+
+    def worker_pods(self, nodeset: Object) -> dict[str, Object]:
+        """Its pods by name."""
+        return {pod["metadata"]["name"]: pod for pod in self.pods.by_index("by_owner", uid_of(nodeset))}
+
+    def slurm_of(self, nodeset: Object) -> tuple[SlurmCluster | None, Mapping[str, NodeInfo] | None]:
+        """Its cluster's Slurm, and the nodes there; None for what cannot be asked, or is too old to go by."""
+        slurm = self.slurm.find(Key(nodeset["metadata"]["namespace"], controller_ref(nodeset)))
+        known = slurm is not None and slurm.cache.reachable and slurm.cache.fresh_within(STALE_SECONDS)
+        uid, now = uid_of(nodeset), time.monotonic()
+        if known:
+            self.blind.pop(uid, None)
+        else:
+            self.blind.setdefault(uid, now)
+        return slurm, slurm.cache.nodes if slurm is not None and known else None
+
+    def see(self, nodeset: Object, spec: NodeSetSpec, pods: Mapping[str, Object]) -> Seen:
+        """What there is of it."""
+        slurm, nodes = self.slurm_of(nodeset)
+        return observe(
+            nodeset,
+            spec,
+            pods.values(),
+            self._node,
+            nodes,
+            time.time(),
+            deadlines=slurm.cache.book.deadlines() if slurm is not None and nodes is not None else None,
+            shown=self.manager.settings.propagated_conditions,
+            blind_for=time.monotonic() - self.blind.get(uid_of(nodeset), time.monotonic()),
+        )
+
+    async def _maintenance(
+        self, obj: Object, steps: Steps, window: Window | None, wanted: Wanted, seen: Seen
+    ) -> tuple[Object, ...]:
+        """The reservation of updateStrategy ScheduledUpdate; its condition."""
+        before = condition(obj, RESERVATION_CREATED)
+        if window is None and before is None:
+            return ()
+        if seen.slurm is None:
+            return ({name: before[name] for name in ("type", "status", "reason", "message")},) if before else ()
+        outdated = [
+            worker.slurm_name
+            for worker in seen.workers
+            if worker.revision != wanted.revision and worker.phase != "Ended" and worker.slurm_name in seen.slurm
+        ]
+        refused = await steps.maintenance(window, outdated, maintenance_reservation(obj["metadata"]["name"]))
+        return (reservation_condition(window, outdated, refused, seen.now),) if window else ()
+
+    async def cordon_machines(self, key: Key, steps: Steps, seen: Seen, policy: Policy) -> list[str]:
+        """Cordon and uncordon Kubernetes nodes as Slurm's administrators drain and resume; what went wrong."""
+        if seen.slurm is None:
+            return []
+        marked = self.nodes.by_index(BY_CORDON, f"{key.namespace}/{key.name}")
+        enabled = policy.cordon_machines
+        if not enabled and not marked:
+            return []
+        cordon, undo = machine_cordons(key.namespace, key.name, enabled, seen.workers, seen.slurm, self._node, marked)
+        trouble = await steps.machines(cordon, undo)
+        return [trouble] if trouble else []
 
     def claims_of(self, nodeset: Object) -> list[Object]:
         """Claims whose labels say that they are of this NodeSet."""
@@ -270,13 +364,27 @@ def trim_node(obj: Object) -> Object:
         name: text for name, text in annotations_of(obj).items() if any(group in name for group in _OURS)
     }
     kept = {name: spec[name] for name in ("unschedulable", "taints") if spec.get(name)}
-    return {"apiVersion": obj.get("apiVersion", "v1"), "kind": obj.get("kind", "Node"), "metadata": slim, "spec": kept}
+    faults = [
+        {name: entry.get(name, "") for name in ("type", "status", "reason", "message")}
+        for entry in (obj.get("status") or {}).get("conditions") or ()
+        if entry.get("status") == "True" and entry.get("type") != "Ready"
+    ]
+    node = {"apiVersion": obj.get("apiVersion", "v1"), "kind": obj.get("kind", "Node"), "metadata": slim, "spec": kept}
+    return {**node, "status": {"conditions": faults}} if faults else node
+
+
+def cordoned_for(node: Object) -> Iterable[str]:
+    """Index of Kubernetes nodes that the operator cordoned: the NodeSet for which."""
+    cause = annotations_of(node).get(ANNOTATION_CORDONED_FOR, "")
+    return (cause.rpartition("/")[0],) if cause else ()
 
 
 def node_facts(node: Object) -> tuple[Object, ...]:
     """What of a Kubernetes node matters to its workers: two that are equal here differ in nothing but heartbeats."""
     taints = [{name: taint[name] for name in taint if name != "timeAdded"} for taint in node["spec"].get("taints", ())]
-    return labels_of(node), annotations_of(node), {"taints": taints, "cordon": node["spec"].get("unschedulable")}
+    faults = [tuple(entry.values()) for entry in (node.get("status") or {}).get("conditions") or ()]
+    cordon = {"taints": taints, "cordon": node["spec"].get("unschedulable"), "faults": faults}
+    return labels_of(node), annotations_of(node), cordon
 
 
 def _suffixes(wanted: Wanted, seen: Seen, pods: Mapping[str, Object], seats: Sequence[build.Seat]) -> set[str] | None:
@@ -301,11 +409,3 @@ def _prefix(nodeset: Object) -> str:
     if spec.get("scalingMode") == "DaemonSet" or pod.get("hostNetwork"):
         return ""
     return str(pod.get("hostname") or f"{nodeset['metadata']['name']}-")
-
-
-def _missing(spec: NodeSetSpec) -> str:
-    return unsupported(
-        {
-            "spec.updateStrategy.type ScheduledUpdate": spec.update_strategy.type == "ScheduledUpdate",
-        }
-    )

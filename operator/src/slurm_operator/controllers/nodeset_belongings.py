@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from slurm_operator.api.nodeset import NodeSetSpec
-from slurm_operator.controllers.nodeset_steps import gather_all
+from slurm_operator.controllers.nodeset_drains import gather_all
 from slurm_operator.desired.claims import owners, unused
 from slurm_operator.desired.podinfo import Facts, Shape
 from slurm_operator.desired.revisions import plan_history

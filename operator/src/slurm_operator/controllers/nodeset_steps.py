@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from slurm_operator.api.names import LABEL_POD_PROTECT
-from slurm_operator.desired.nodeset_status import CONDITION_PREFIX, pod_conditions, protected
+from slurm_operator.api.names import ANNOTATION_POD_DEADLINE, LABEL_POD_PROTECT
+from slurm_operator.controllers.nodeset_drains import AT_ONCE, DrainSteps, gather_all
+from slurm_operator.desired.drain import is_ghost, may_run_unseen
+from slurm_operator.desired.nodeset_status import CONDITION_PREFIX, deadline_text, pod_conditions, protected
 from slurm_operator.desired.scale import Plan, Seen, Worker
 from slurm_operator.desired.worker import Seat
-from slurm_operator.errors import Unknown
 from slurm_operator.kube.errors import AlreadyExists, Conflict, NotFound
-from slurm_operator.kube.objects import is_deleting, labels_of, set_conditions
-from slurm_operator.kube.resources import Key, Object
+from slurm_operator.kube.objects import annotations_of, is_deleting, labels_of, set_conditions
+from slurm_operator.kube.resources import Object
 from slurm_operator.slurm.errors import SlurmBusy, SlurmNotFound
 from slurm_operator.slurm.registry import SlurmCluster
 from slurm_operator.slurm.states import is_busy, is_drained, ours
 from slurm_operator.slurm.types import NodeInfo
 
-if TYPE_CHECKING:
-    from slurm_operator.controllers.nodeset import NodeSetController
 
-AT_ONCE = 16
-"""Calls under way at a time."""
-
-
-class Steps:
-    """One pass over one NodeSet: `pods` by name as planned from, `slurm` None when there is no way to ask."""
-
-    def __init__(
-        self,
-        controller: NodeSetController,
-        key: Key,
-        nodeset: Object,
-        pods: Mapping[str, Object],
-        slurm: SlurmCluster | None,
-    ) -> None:
-        self._do = controller
-        self._key = key
-        self._nodeset = nodeset
-        self._pods = pods
-        self._slurm = slurm
-
-    async def drains(self, plan: Plan) -> None:
-        """Undo what has no cause any more, then drain. An administrator may have come first: look before each."""
-        if not plan.undrain and not plan.drain:
-            return
-        slurm = self._asked()
-        now = await slurm.cache.read_now([*plan.undrain, *plan.drain])
-        back = [name for name in plan.undrain if _draining_by_us(now[name])]
-        await slurm.client.update_nodes(back, state="UNDRAIN")
-        by_reason: dict[str, list[str]] = {}
-        for name, reason in plan.drain.items():
-            node = now[name]
-            if node is not None and ("DRAIN" not in node.states or (ours(node.reason) and node.reason != reason)):
-                by_reason.setdefault(reason, []).append(name)
-        await gather_all(
-            slurm.client.update_nodes(names, state="DRAIN", reason=reason) for reason, names in by_reason.items()
-        )
-        for reason, names in by_reason.items():
-            self._event("NodeCordon", f"Slurm stops using {', '.join(names)}: {reason}")
-        if back or by_reason:
-            slurm.cache.poke()
+class Steps(DrainSteps):
+    """All the deeds of one pass."""
 
     async def removals(self, plan: Plan) -> None:
         """Delete pods in which nothing can run, as Slurm says at this moment."""
@@ -71,17 +30,9 @@ class Steps:
         certain = [worker for worker in plan.delete if worker not in placed]
         if placed or plan.remake:
             now = await self._asked().cache.read_now([worker.slurm_name for worker in (*placed, *plan.remake)])
-            certain += [worker for worker in placed if _removable(now[worker.slurm_name])]
-            certain += [worker for worker in plan.remake if now[worker.slurm_name] is None]
+            certain += [worker for worker in placed if _removable(worker, now[worker.slurm_name])]
+            certain += [worker for worker in plan.remake if _lost(worker, now[worker.slurm_name])]
         await gather_all(self._delete(worker) for worker in certain)
-
-    async def _delete(self, worker: Worker) -> None:
-        pod = self._pods[worker.name]
-        try:
-            # A pod that was placed on a machine since it was read, say, is not the pod that was decided on.
-            await self._do.delete(self._key, pod, unchanged=not worker.placed)
-        except (Conflict, NotFound):
-            self._do.enqueue(self._key, 0.5)
 
     async def creations(self, seats: Sequence[Seat], make: Callable[[Seat], tuple[Object, Sequence[Object]]]) -> None:
         """New pods in growing batches, so that a refusal (a quota, say) costs one request and not hundreds.
@@ -128,26 +79,32 @@ class Steps:
         self._event("SlurmNodePruned", f"Slurm forgot node {name}, whose worker is gone")
 
     async def mirror(self, seen: Seen, *, protect: bool) -> None:
-        """Slurm's view of each worker on its pod: conditions, and the label that the disruption budget goes by."""
+        """Slurm's view of each worker on its pod: conditions, when its jobs end, the label of the disruption budget."""
         if seen.slurm is None:
             return
         changes: list[Awaitable[object]] = []
         for worker in seen.workers:
             node, pod = seen.slurm.get(worker.slurm_name), self._pods[worker.name]
-            if is_deleting(pod):
+            # Of a node that Slurm lost, what was known last stays: jobs may still run there.
+            if is_deleting(pod) or (node is None and may_run_unseen(worker, seen.now)):
                 continue
             label = "true" if node is not None and protect and protected(node) else None
-            if labels_of(pod).get(LABEL_POD_PROTECT) != label:
-                changes.append(self._label(pod, label))
+            deadline = deadline_text(worker.deadline) if node is not None and is_busy(node) else None
+            same = labels_of(pod).get(LABEL_POD_PROTECT) == label
+            if not same or annotations_of(pod).get(ANNOTATION_POD_DEADLINE) != deadline:
+                changes.append(self._mark(pod, label, deadline))
             if node is not None:
                 changes += self._conditions(pod, node)
         await gather_all(changes)
 
-    async def _label(self, pod: Object, value: str | None) -> None:
+    async def _mark(self, pod: Object, label: str | None, deadline: str | None) -> None:
+        meta = {
+            "uid": pod["metadata"]["uid"],
+            "labels": {LABEL_POD_PROTECT: label},
+            "annotations": {ANNOTATION_POD_DEADLINE: deadline},
+        }
         try:
-            await self._do.patch(
-                self._key, pod, {"metadata": {"uid": pod["metadata"]["uid"], "labels": {LABEL_POD_PROTECT: value}}}
-            )
+            await self._do.patch(self._key, pod, {"metadata": meta})
         except (Conflict, NotFound):
             return
 
@@ -167,21 +124,13 @@ class Steps:
         except (Conflict, NotFound):
             return
 
-    def _asked(self) -> SlurmCluster:
-        if self._slurm is None:
-            raise Unknown("there is no way to ask Slurm")
-        return self._slurm
 
-    def _event(self, reason: str, note: str) -> None:
-        self._do.events.event(self._nodeset, "Normal", reason, note)
+def _removable(worker: Worker, node: NodeInfo | None) -> bool:
+    return not may_run_unseen(worker, time.time()) if node is None else is_drained(node)
 
 
-def _draining_by_us(node: NodeInfo | None) -> bool:
-    return node is not None and "DRAIN" in node.states and ours(node.reason)
-
-
-def _removable(node: NodeInfo | None) -> bool:
-    return node is None or is_drained(node)
+def _lost(worker: Worker, node: NodeInfo | None) -> bool:
+    return not may_run_unseen(worker, time.time()) if node is None else is_ghost(node, time.time())
 
 
 def _forgettable(node: NodeInfo | None, *, lost: bool) -> bool:
@@ -192,17 +141,3 @@ def _forgettable(node: NodeInfo | None, *, lost: bool) -> bool:
 
 def _facts(entries: Iterable[Object]) -> set[tuple[str, str, str, str]]:
     return {(entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", "")) for entry in entries}
-
-
-async def gather_all(calls: Iterable[Awaitable[object]]) -> None:
-    """All of them, some at a time; the first failure is raised when every call has ended."""
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def one(call: Awaitable[object]) -> None:
-        async with limit:
-            await call
-
-    results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from slurm_operator.desired.drain import span
 from slurm_operator.desired.scale import Plan, Seen, Wanted, Worker
 from slurm_operator.desired.status import Report, listed
+from slurm_operator.kube.objects import timestamp
 from slurm_operator.slurm.states import is_busy, is_down, is_idle, is_schedulable, runs_work
-from slurm_operator.slurm.types import NodeInfo
+from slurm_operator.slurm.types import JobInfo, NodeInfo
 
 Map = dict[str, Any]
+Jobs = Mapping[str, Sequence[JobInfo]]
 
 BASE_STATES = ("ALLOCATED", "DOWN", "ERROR", "FUTURE", "IDLE", "MIXED", "UNKNOWN")
 FLAGS = ("COMPLETING", "DRAIN", "FAIL", "INVALID", "INVALID_REG", "MAINTENANCE", "NOT_RESPONDING", "UNDRAIN")
 CONDITION_PREFIX = "SlurmNodeState"
+NEVER = "9999-12-31T23:59:59Z"
+"""Deadline of a worker with a job that has no time limit."""
+_SHOWN_JOBS = 5
 
 
 def pod_conditions(node: NodeInfo) -> list[Map]:
@@ -24,11 +32,31 @@ def pod_conditions(node: NodeInfo) -> list[Map]:
             "type": f"{CONDITION_PREFIX}{''.join(word.capitalize() for word in state.split('_'))}",
             "status": "True",
             "reason": state.replace("_", "").capitalize(),
-            "message": node.reason,
+            "message": _why(node) if state == "DRAIN" else node.reason,
         }
         for state in (*BASE_STATES, *FLAGS)
         if state in node.states
     ]
+
+
+def _why(node: NodeInfo) -> str:
+    """Reason of a drain, by whom and since when, as Slurm's own tools show it."""
+    since = node.reason_at.value()
+    if not since or not node.reason_user:
+        return node.reason
+    return f"{node.reason} [{node.reason_user}@{timestamp(datetime.fromtimestamp(since, UTC))}]"
+
+
+def deadline_text(ends: float) -> str | None:
+    """When the jobs of a worker end at the latest, for its pod; None if that is not known.
+
+    Rounded up to five minutes: each short job would cost a write otherwise.
+    """
+    if not ends:
+        return None
+    if math.isinf(ends):
+        return NEVER
+    return timestamp(datetime.fromtimestamp(math.ceil(ends / 300) * 300, UTC))
 
 
 def protected(node: NodeInfo) -> bool:
@@ -45,8 +73,14 @@ def nodeset_report(
     problems: Sequence[str],
     faults: Sequence[str] = (),
     missing: str = "",
+    jobs: Jobs | None = None,
+    told: Sequence[str] = (),
 ) -> Report:
-    """`problems` are pods that fail, `faults` what else is in the way, `missing` tells of fields without effect."""
+    """`problems` are pods that fail, `faults` what else is in the way, `missing` tells of fields without effect.
+
+    `jobs` are those that run on Slurm nodes, `told` says why some of them are waited for longer than asked.
+    """
+    jobs = jobs or {}
     live = [worker for worker in seen.workers if not worker.deleting and worker.phase != "Ended"]
     leaving = set(plan.leaving)
     staying = [worker for worker in live if worker.name not in leaving]
@@ -55,10 +89,13 @@ def nodeset_report(
     if seen.slurm is None:
         text = f"{available} of {wanted.replicas} pods ready, but Slurm cannot be asked (is there a ready RestApi?)."
         ready = True if wanted.replicas == 0 and not live else None
-        return Report(ready, "SlurmUnknown", text, _busy(plan), listed(list(problems)), "PodsFailing", fields)
+        busy = _busy(plan, seen, jobs)
+        return Report(ready, "SlurmUnknown", text, busy, listed(list(problems)), "PodsFailing", fields)
     usable = [worker for worker in staying if worker.available and _usable(worker, seen)]
     text = f"{len(usable)} of {wanted.replicas} workers ready"
-    busy = _busy(plan)
+    busy = _busy(plan, seen, jobs)
+    if told:
+        busy = f"{busy.rstrip('.')}; {listed(list(told))}."
     if not busy and len(usable) < wanted.replicas and not problems:
         busy = "The others are starting."
     fault, reason = _fault(staying, seen, problems, faults, missing)
@@ -100,18 +137,47 @@ def _counts(wanted: Wanted, seen: Seen, live: Sequence[Worker], selector: str, g
     }
 
 
-def _busy(plan: Plan) -> str:
+def _busy(plan: Plan, seen: Seen, jobs: Jobs) -> str:
     parts = []
     if count := len(plan.create) + len(plan.place):
         parts.append(f"creating {count} workers")
     if plan.waiting:
         why = "until Slurm can be asked about" if plan.blind else "for the jobs of"
-        parts.append(f"waiting {why} {listed(list(plan.waiting))}")
-    if plan.delete or plan.remake:
-        parts.append(f"removing {len(plan.delete) + len(plan.remake)} workers")
+        parts.append(f"waiting {why} {listed(_with_jobs(plan.waiting, seen, jobs))}")
+    if going := len(plan.delete) + len(plan.remake) + len(plan.let_go):
+        parts.append(f"removing {going} workers")
     if plan.outdated:
         parts.append(f"{plan.outdated} workers of an old revision")
     return f"{'; '.join(parts)}." if parts else ""
+
+
+def _with_jobs(names: Iterable[str], seen: Seen, jobs: Jobs) -> list[str]:
+    """Pods with the jobs that they wait for: `debug-1 (jobs 12, 13)`."""
+    slurm_names = {worker.name: worker.slurm_name for worker in seen.workers}
+    result = []
+    for name in names:
+        ids = [str(job.id) for job in jobs.get(slurm_names.get(name, ""), ())]
+        more = f", and {len(ids) - _SHOWN_JOBS} more" if len(ids) > _SHOWN_JOBS else ""
+        shown = f" (job{'s' if len(ids) > 1 else ''} {', '.join(ids[:_SHOWN_JOBS])}{more})" if ids else ""
+        result.append(f"{name}{shown}")
+    return result
+
+
+def going_report(wanted: Wanted, seen: Seen, plan: Plan, told: Sequence[str], jobs: Jobs, how_to_skip: str) -> Report:
+    """Report of a NodeSet that is deleted, or whose Controller is. `told` says what is in the way besides."""
+    parts = [_busy(plan, seen, jobs).rstrip(".") or "waiting for the pods to end", *told]
+    rule = wanted.policy.deletion
+    if plan.waiting and seen.slurm is None:
+        parts.append(f"after {span(wanted.policy.unreachable)} without an answer of Slurm they are let go")
+    elif plan.waiting and rule.mode != "Wait":
+        until = timestamp(datetime.fromtimestamp(wanted.going + rule.limit, UTC))
+        parts.append(f"what still runs at {until} is requeued, or ended where it cannot be")
+    if plan.waiting:
+        parts.append(how_to_skip)
+    text = f"{'; '.join(parts)}."
+    text = f"{text[0].upper()}{text[1:]}"
+    live = [worker for worker in seen.workers if not worker.deleting]
+    return Report(False, "Deleting", text, busy=text, fields=_counts(wanted, seen, live, "", 0))
 
 
 def _fault(

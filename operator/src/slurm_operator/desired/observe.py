@@ -7,7 +7,6 @@ from datetime import datetime
 
 from slurm_operator.api.names import (
     ANNOTATION_MACHINE,
-    ANNOTATION_NODE_CORDON_REASON,
     ANNOTATION_POD_CORDON,
     ANNOTATION_POD_DEADLINE,
     ANNOTATION_POD_DELETION_COST,
@@ -17,6 +16,7 @@ from slurm_operator.api.names import (
     LABEL_SCALING_MODE,
 )
 from slurm_operator.api.nodeset import NodeSetSpec
+from slurm_operator.desired.drain import cordon_reason
 from slurm_operator.desired.podinfo import podinfo_of
 from slurm_operator.desired.scale import Phase, Seen, Worker
 from slurm_operator.desired.status import pod_ready
@@ -28,7 +28,7 @@ from slurm_operator.slurm.types import NodeInfo
 
 NodeOf = Callable[[str], Object | None]
 _PHASES: Mapping[str, Phase] = {"Pending": "Pending", "Running": "Running", "Succeeded": "Ended", "Failed": "Ended"}
-_REASON_LIMIT = 256  # characters of a cordon reason that reach Slurm
+_BUSY_CONDITIONS = ("SlurmNodeStateAllocated", "SlurmNodeStateMixed", "SlurmNodeStateCompleting")
 
 
 def observe(
@@ -38,19 +38,35 @@ def observe(
     node_of: NodeOf,
     slurm: Mapping[str, NodeInfo] | None,
     now: float,
+    *,
+    deadlines: Mapping[str, float] | None = None,
+    shown: Iterable[str] = (),
+    blind_for: float = 0.0,
 ) -> Seen:
-    """`pods` are those of the NodeSet, `node_of` gives a Kubernetes node by name, `slurm` is None when unknown."""
-    workers = [worker for pod in pods if (worker := worker_of(pod, spec, node_of, now)) is not None]
+    """`pods` are those of the NodeSet, `node_of` gives a Kubernetes node by name, `slurm` is None when unknown.
+
+    `deadlines` are the ends of the jobs on Slurm nodes (None: unknown, then what was written on the pods counts).
+    `shown` are the node conditions that give a cordon its reason.
+    """
+    workers = (worker_of(pod, spec, node_of, now, deadlines, shown) for pod in pods)
     found = records(owner, spec, slurm or {})
     lost = {
         name
         for name, machine in found.items()
         if spec.prune_slurm_node_records == "NodeNotFound" and machine and node_of(machine) is None
     }
-    return Seen(workers=tuple(workers), slurm=slurm, records=tuple(found), lost=lost, now=now)
+    known = tuple(worker for worker in workers if worker is not None)
+    return Seen(known, slurm, tuple(found), lost, now, blind_for)
 
 
-def worker_of(pod: Object, spec: NodeSetSpec, node_of: NodeOf, now: float) -> Worker | None:
+def worker_of(
+    pod: Object,
+    spec: NodeSetSpec,
+    node_of: NodeOf,
+    now: float,
+    deadlines: Mapping[str, float] | None = None,
+    shown: Iterable[str] = (),
+) -> Worker | None:
     """One worker; None for a pod without the labels of one."""
     labels, meta = labels_of(pod), pod["metadata"]
     index = labels.get(LABEL_POD_INDEX, "")
@@ -62,24 +78,30 @@ def worker_of(pod: Object, spec: NodeSetSpec, node_of: NodeOf, now: float) -> Wo
     placed = bool((pod.get("spec") or {}).get("nodeName"))
     machine = pod["spec"]["nodeName"] if placed else annotations_of(pod).get(ANNOTATION_MACHINE, "")
     node = node_of(machine) if machine else None
+    # Labels can be edited, and then a busy worker would be taken for another, idle one; its names cannot.
+    hostname = (pod.get("spec") or {}).get("hostname")
+    slurm_name = hostname or short_name(machine) or labels.get(LABEL_POD_HOSTNAME, "")
+    written = moment(annotations_of(pod).get(ANNOTATION_POD_DEADLINE))
     return Worker(
         name=meta["name"],
         uid=uid_of(pod),
         ordinal=int(index) if mode == "statefulset" else -1,
-        slurm_name=labels.get(LABEL_POD_HOSTNAME) or short_name(machine),
+        slurm_name=slurm_name,
         revision=labels.get(LABEL_REVISION, ""),
         phase=_PHASES.get((pod.get("status") or {}).get("phase", ""), "Unknown"),
         placed=placed,
         ready=ready,
         available=ready and now - since >= spec.min_ready_seconds,
         deleting=is_deleting(pod),
-        cordoned=_cordon_reason(pod, node),
+        cordoned=_cordon_reason(pod, node if placed else None, shown),
         cost=_number(annotations_of(pod).get(ANNOTATION_POD_DELETION_COST)),
-        deadline=moment(annotations_of(pod).get(ANNOTATION_POD_DEADLINE)),
+        deadline=written if deadlines is None else deadlines.get(slurm_name, 0.0),
         since=since,
         created=moment(meta.get("creationTimestamp")),
         machine=machine,
         unwanted=_unwanted(mode, spec, machine, placed=placed, known=node is not None),
+        started=_started(pod),
+        was_busy=any((condition(pod, kind) or {}).get("status") == "True" for kind in _BUSY_CONDITIONS),
     )
 
 
@@ -133,17 +155,20 @@ def moment(text: str | None) -> float:
         return 0.0
 
 
-def _cordon_reason(pod: Object, node: Object | None) -> str:
+def _cordon_reason(pod: Object, node: Object | None, shown: Iterable[str]) -> str:
     meta = pod["metadata"]
-    if node is not None and (node.get("spec") or {}).get("unschedulable"):
-        given = " ".join(annotations_of(node).get(ANNOTATION_NODE_CORDON_REASON, "").split())
-        default = (
-            f"Node ({node['metadata']['name']}) was cordoned, Pod ({meta['namespace']}/{meta['name']}) must be cordoned"
-        )
-        return given[:_REASON_LIMIT] or default
-    if annotations_of(pod).get(ANNOTATION_POD_CORDON, "").lower() == "true":
-        return f"Pod ({meta['namespace']}/{meta['name']}) was cordoned"
-    return ""
+    name = f"{meta['namespace']}/{meta['name']}"
+    if reason := cordon_reason(node, (pod.get("spec") or {}).get("tolerations") or (), name, shown):
+        return reason
+    return f"Pod ({name}) was cordoned" if annotations_of(pod).get(ANNOTATION_POD_CORDON, "").lower() == "true" else ""
+
+
+def _started(pod: Object) -> bool:
+    """False only if the kubelet says that slurmd has not come up since its container was last started."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        if container.get("name") == "slurmd":
+            return container.get("started") is not False
+    return bool((pod.get("status") or {}).get("phase") != "Pending")
 
 
 def _number(text: str | None) -> int:

@@ -14,7 +14,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from slurm_operator.slurm.states import PREFIX, is_busy, is_drained, ours
+from slurm_operator.desired.drain import (
+    LET_GO_AFTER,
+    NO_POLICY,
+    Policy,
+    is_ghost,
+    may_run_unseen,
+    next_move,
+    still_busy,
+    waited,
+)
+from slurm_operator.slurm.states import PREFIX, is_busy, ours
 from slurm_operator.slurm.types import NodeInfo
 
 BURST = 250
@@ -56,6 +66,10 @@ class Worker:
     """Why it has to go whatever the number of workers; "" when it need not."""
     retry_in: float = 0.0
     """Of an ended worker: seconds until it is replaced."""
+    started: bool = True
+    """Its slurmd has come up; False only if that is certain."""
+    was_busy: bool = False
+    """There were jobs when Slurm was last heard of it, as the pod's own conditions tell."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,13 @@ class Wanted:
     rolling: bool = True
     max_unavailable: int | str = "25%"
     places: Mapping[str, str] | None = None
+    policy: Policy = NO_POLICY
+    going: float = 0.0
+    """When the NodeSet, or its Controller, was deleted; then `replicas` is 0."""
+    skip: bool = False
+    """It was deleted, and somebody said not to wait for the jobs."""
+    maintenance: str = ""
+    """Slurm reservation in which outdated workers are replaced (updateStrategy ScheduledUpdate)."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +107,18 @@ class Seen:
     records: Collection[str] = ()
     lost: Collection[str] = ()
     now: float = 0.0
+    blind_for: float = 0.0
+    """Seconds since Slurm could last be asked, as far as this process knows."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in this order: undrain, drain, delete (after another look at Slurm), create, forget records."""
+    """What to do, in this order: undrain, drain, requeue, delete (after another look at Slurm), create, forget."""
 
     undrain: tuple[str, ...] = ()
     drain: Mapping[str, str] = field(default_factory=dict)  # Slurm node -> reason
+    requeue: Mapping[str, bool] = field(default_factory=dict)  # Slurm node -> also what cannot be requeued has to go
+    let_go: tuple[Worker, ...] = ()  # to delete whatever Slurm says: the NodeSet is deleted and its time is up
     delete: tuple[Worker, ...] = ()
     remake: tuple[Worker, ...] = ()  # unknown to Slurm though ready
     create: tuple[int, ...] = ()
@@ -110,7 +135,8 @@ class Plan:
     def idle(self) -> bool:
         """Nothing to do and nothing under way."""
         work = (
-            self.undrain, self.drain, self.delete, self.remake, self.create, self.place, self.forget, self.waiting
+            self.undrain, self.drain, self.requeue, self.delete, self.let_go, self.remake, self.create, self.place,
+            self.forget, self.waiting,
         )  # fmt: skip
         return not any(work) and not self.outdated
 
@@ -127,35 +153,28 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
     outdated = [worker for worker in staying if worker.revision != wanted.revision]
     replaced = _to_replace(wanted, seen, staying, outdated)
 
-    delete = [worker for worker in ended if worker.retry_in <= 0]
-    waiting: list[str] = []
-    drain: dict[str, str] = {}
-    for worker, why in [*((w, "scale-in") for w in leaving), *((w, "update") for w in replaced)]:
-        step = _removal(worker, seen)
-        if step == "delete":
-            delete.append(worker)
-            continue
-        waiting.append(worker.name)
-        if step == "drain":
-            drain[worker.slurm_name] = _removal_reason(wanted.namespace, worker, why)
-
     kept = _without(staying, replaced)
     undrain, cordon = _cordons(kept, seen)
+    exits = _exits(wanted, seen, leaving, replaced)
+    requeue, look = _overdue(wanted, seen, leaving + replaced, [worker for worker in kept if worker.cordoned])
     remake, recheck = _unregistered(kept, seen)
-    looks = [worker.retry_in for worker in ended if worker.retry_in > 0] + ([] if recheck is None else [recheck])
+    looks = [worker.retry_in for worker in ended if worker.retry_in > 0]
+    looks += [time for time in (look, recheck) if time is not None]
     return Plan(
         undrain=undrain,
-        drain=drain | cordon,
-        delete=tuple(delete[:BURST]),
+        drain=exits.drain | cordon,
+        requeue=requeue,
+        let_go=tuple(exits.let_go),
+        delete=tuple([*(worker for worker in ended if worker.retry_in <= 0 or wanted.going), *exits.delete][:BURST]),
         remake=remake,
         create=_missing(wanted, seen.workers) if wanted.places is None else (),
         place=_vacant(wanted.places, seen.workers) if wanted.places is not None else (),
         forget=_forgotten(seen),
         lost=frozenset(seen.lost),
-        waiting=tuple(sorted(waiting)),
+        waiting=tuple(sorted(exits.waiting)),
         leaving=tuple(sorted(worker.name for worker in leaving)),
         outdated=len(outdated),
-        blind=seen.slurm is None and bool(waiting or any(worker.cordoned for worker in kept)),
+        blind=seen.slurm is None and bool(exits.waiting or any(worker.cordoned for worker in kept)),
         recheck=min(looks) if looks else None,
     )
 
@@ -172,16 +191,15 @@ def _order(worker: Worker, seen: Seen) -> tuple[object, ...]:
     """Sort key of scale-in: who goes first. Users steer it by the annotations for cost and deadline."""
     node = (seen.slurm or {}).get(worker.slurm_name)
     busy = worker.placed and (seen.slurm is None or (node is not None and is_busy(node)))
-    leaving_already = node is not None and ours(node.reason) and "DRAIN" in node.states and not worker.cordoned
+    # No deadline means idle. One that is busy until nobody knows when goes last.
+    deadline = worker.deadline or (math.inf if busy else 0.0)
     return (
         worker.placed,
         _PHASE_ORDER[worker.phase],
         worker.ready,
         worker.cost,
-        busy,
-        worker.deadline,
-        not worker.cordoned,
-        not leaving_already,
+        deadline,
+        not (worker.cordoned or _draining_by_us(worker, seen)),
         -worker.ordinal,
         -worker.since,
         -worker.created,
@@ -190,6 +208,8 @@ def _order(worker: Worker, seen: Seen) -> tuple[object, ...]:
 
 def _to_replace(wanted: Wanted, seen: Seen, staying: Sequence[Worker], outdated: Sequence[Worker]) -> list[Worker]:
     """Outdated workers whose turn it is: those that are of no use first, then others up to maxUnavailable."""
+    if wanted.maintenance:
+        return [worker for worker in outdated if _in_maintenance(worker, seen, wanted.maintenance)]
     if not wanted.rolling:
         return []
     useless = [worker for worker in outdated if not worker.available]
@@ -206,22 +226,80 @@ def _draining_by_us(worker: Worker, seen: Seen) -> bool:
     return node is not None and "DRAIN" in node.states and ours(node.reason)
 
 
-def _removal(worker: Worker, seen: Seen) -> Literal["delete", "drain", "wait"]:
-    """Next step on the way out of a worker."""
-    if not worker.placed:
-        return "delete"
-    if seen.slurm is None:
-        return "wait"
-    node = seen.slurm.get(worker.slurm_name)
-    if node is None or is_drained(node):
-        return "delete"
-    return "wait" if "DRAIN" in node.states else "drain"
+def _in_maintenance(worker: Worker, seen: Seen, reservation: str) -> bool:
+    node = (seen.slurm or {}).get(worker.slurm_name)
+    return node is not None and "MAINTENANCE" in node.states and reservation in node.reservation.split(",")
+
+
+@dataclass
+class _Exits:
+    """Workers that have to leave, by what is next for them."""
+
+    delete: list[Worker] = field(default_factory=list)
+    let_go: list[Worker] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    drain: dict[str, str] = field(default_factory=dict)
+
+
+def _exits(wanted: Wanted, seen: Seen, leaving: Sequence[Worker], replaced: Sequence[Worker]) -> _Exits:
+    result = _Exits()
+    going = {worker.name for worker in leaving}
+    for worker in (*leaving, *replaced):
+        if wanted.going and _let_go(wanted, seen, worker):
+            result.let_go.append(worker)
+            continue
+        move = next_move(worker, seen.slurm, seen.now)
+        if move == "delete":
+            result.delete.append(worker)
+            continue
+        result.waiting.append(worker.name)
+        if move == "drain":
+            why = "deletion" if wanted.going else "scale-in" if worker.name in going else "update"
+            result.drain[worker.slurm_name] = _removal_reason(wanted.namespace, worker, why)
+    return result
+
+
+def _let_go(wanted: Wanted, seen: Seen, worker: Worker) -> bool:
+    """Of a worker of a deleted NodeSet: nothing can run in it, or the time is up that was given for it."""
+    if wanted.skip:
+        return True
+    if seen.slurm is None and (not worker.started or seen.blind_for >= wanted.policy.unreachable):
+        return True
+    rule = wanted.policy.deletion
+    return rule.mode != "Wait" and seen.now - wanted.going >= rule.limit + LET_GO_AFTER
+
+
+def _overdue(
+    wanted: Wanted, seen: Seen, leaving: Sequence[Worker], cordoned: Sequence[Worker]
+) -> tuple[dict[str, bool], float | None]:
+    """Drained nodes whose jobs have been waited for long enough, and when the next one's time is up."""
+    requeue: dict[str, bool] = {}
+    next_look = math.inf
+    for number, worker in enumerate((*leaving, *cordoned)):
+        node = (seen.slurm or {}).get(worker.slurm_name)
+        if node is None or not still_busy(node):
+            continue
+        if number >= len(leaving):
+            if not ours(node.reason):
+                continue  # somebody else's drain: what becomes of its jobs is theirs to say
+            rule, time = wanted.policy.cordon, waited(node, seen.now)
+        elif wanted.going:
+            rule, time = wanted.policy.deletion, seen.now - wanted.going
+        else:
+            rule, time = wanted.policy.scale_in, waited(node, seen.now)
+        left = rule.requeues_in(time)
+        if left <= 0:
+            requeue[worker.slurm_name] = bool(wanted.going) and time >= rule.limit
+        next_look = min(next_look, left if left > 0 else math.inf)
+    return requeue, None if math.isinf(next_look) else next_look
 
 
 def _removal_reason(namespace: str, worker: Worker, why: str) -> str:
-    what = "is pending termination for scale-in" if why == "scale-in" else "is to be replaced by a new revision"
-    if worker.unwanted:
-        what = f"is pending termination: {worker.unwanted}"
+    what = {
+        "scale-in": f"is pending termination{f': {worker.unwanted}' if worker.unwanted else ' for scale-in'}",
+        "update": "is to be replaced by a new revision",
+        "deletion": "is pending termination, its NodeSet is being deleted",
+    }[why]
     return f"{PREFIX}Pod ({namespace}/{worker.name}) {what}"
 
 
@@ -244,13 +322,18 @@ def _cordons(kept: Iterable[Worker], seen: Seen) -> tuple[tuple[str, ...], dict[
 
 
 def _unregistered(kept: Iterable[Worker], seen: Seen) -> tuple[tuple[Worker, ...], float | None]:
-    """Ready workers that Slurm does not know, and when to look again at those that still have time."""
+    """Ready workers that Slurm does not know or lost touch with, and when to look again at those that have time."""
     if seen.slurm is None:
         return (), None
     lost: list[Worker] = []
     next_look: float | None = None
     for worker in kept:
-        if not (worker.placed and worker.ready and worker.since) or worker.slurm_name in seen.slurm:
+        if not (worker.placed and worker.ready and worker.since):
+            continue
+        node = seen.slurm.get(worker.slurm_name)
+        if node is None and may_run_unseen(worker, seen.now):
+            continue
+        if node is not None and not is_ghost(node, seen.now):
             continue
         left = worker.since + UNREGISTERED_AFTER - seen.now
         if left <= 0:

@@ -28,6 +28,8 @@ class Report:
     fault: str = ""
     fault_reason: str = "Fault"
     fields: Map = field(default_factory=dict)
+    more: tuple[Map, ...] = ()
+    """Further conditions of the kind: type, status, reason, message."""
 
 
 def conditions(report: Report, generation: int) -> list[Map]:
@@ -45,7 +47,7 @@ def conditions(report: Report, generation: int) -> list[Map]:
     return [
         {"type": kind, "status": state, "reason": reason, "message": message, "observedGeneration": generation}
         for kind, state, reason, message in rows
-    ]
+    ] + [{**entry, "observedGeneration": generation} for entry in report.more]
 
 
 def pod_ready(pod: Object) -> bool:

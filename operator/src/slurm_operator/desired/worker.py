@@ -60,12 +60,14 @@ from slurm_operator.slurm.states import PREFIX
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 
 # Jobs of a worker that ends are over: DOWN lets Slurm requeue them at once instead of after SlurmdTimeout. The reason
-# of an administrator's drain is kept word for word; a node that the operator drained stays as it is.
+# of a drain is kept word for word, whoever set it: a node that comes back is drained as it was. (Slurm shows it as
+# `Reason=bad dimm [slot 3] [root@2026-11-21T13:14:00] Comment=…`.)
 PRE_STOP = r"""
 node=$(hostname)
 shown=$(timeout 5 scontrol --oneliner show node "$node" 2>/dev/null) || exit 0
-case $shown in *Reason=*) reason=${shown#*Reason=}; reason=${reason% \[*} ;; *) reason= ;; esac
-case $shown in *DRAIN*) case $reason in "slurm-operator: "*) exit 0 ;; esac ;; *) reason= ;; esac
+state=${shown#*State=}; state=${state%% *}
+case $shown in *\ Reason=*) reason=${shown#* Reason=}; reason=${reason% \[*@20[0-9][0-9]-*} ;; *) reason= ;; esac
+case $state in *DRAIN*) ;; *) reason= ;; esac
 timeout 5 scontrol update "NodeName=$node" State=DOWN "Reason=${reason:-slurm-operator: Pod is terminating}" || true
 """
 

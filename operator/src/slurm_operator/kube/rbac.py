@@ -14,6 +14,7 @@ from slurm_operator.kube.resources import (
     CONTROLLERREVISIONS,
     CONTROLLERS,
     DEPLOYMENTS,
+    DRAINPOLICIES,
     EVENTS,
     LEASES,
     LOGINSETS,
@@ -31,8 +32,9 @@ from slurm_operator.kube.resources import (
     Resource,
 )
 
-Scope = Literal["cluster", "watched", "own"]
-"""Where a rule holds: the whole cluster, the watched namespaces (all of them by default), the operator's own."""
+Scope = Literal["cluster", "watched", "own", "cordon"]
+"""Where a rule holds: the whole cluster, the watched namespaces (all of them by default), the operator's own; "cordon":
+the whole cluster, if the chart's value `cordonKubernetesNodes` is on."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ RULES: tuple[Rule, ...] = (
     *(Rule(kind, (*_READ, "patch"), "the resources to reconcile; patch for finalizers") for kind in _KINDS),
     *(Rule(kind, ("patch",), "status by server-side apply", subresource="status") for kind in _KINDS),
     *(Rule(kind, ("update",), "owner references that block deletion", subresource="finalizers") for kind in _KINDS),
+    Rule(DRAINPOLICIES, _READ, "what becomes of the jobs of workers that leave"),
+    Rule(DRAINPOLICIES, ("patch",), "status by server-side apply", subresource="status"),
     Rule(PODS, (*_MAKE, "delete"), "worker pods, and those that check a configuration"),
     Rule(PODS, ("patch",), "own conditions", subresource="status"),
     Rule(PODS, ("get",), "why slurmdbd cannot use its database: it tells nobody else", subresource="log"),
@@ -69,6 +73,8 @@ RULES: tuple[Rule, ...] = (
     Rule(SERVICEMONITORS, ("get", "create", "patch", "delete"), "Prometheus scrapes slurmctld, where it is installed"),
     Rule(EVENTS, ("create", "patch"), "what happened, for `kubectl describe`"),
     Rule(NODES, _READ, "cordons, topology and features of the machines", scope="cluster"),
+    Rule(NODES, ("patch",), "cordons for policies with cordonKubernetesNode", scope="cordon"),
+    Rule(DEPLOYMENTS, ("get", "patch"), "the command `release` stops the operator first", scope="own"),
     Rule(LEASES, ("get", "create", "update"), "leader election", scope="own"),
 )
 

@@ -74,9 +74,12 @@ ACCOUNTINGS = Resource(SLINKY_GROUP, "v1beta1", "accountings", "Accounting")
 RESTAPIS = Resource(SLINKY_GROUP, "v1beta1", "restapis", "RestApi")
 TOKENS = Resource(SLINKY_GROUP, "v1beta1", "tokens", "Token")
 
+DRAINPOLICIES = Resource("slipway.dev", "v1alpha1", "drainpolicies", "DrainPolicy")
+
 ALL = (
     PODS, SERVICES, CONFIGMAPS, SECRETS, SERVICEACCOUNTS, NODES, PVCS, STATEFULSETS, DEPLOYMENTS, CONTROLLERREVISIONS,
     PDBS, LEASES, EVENTS, SERVICEMONITORS, CONTROLLERS, NODESETS, LOGINSETS, ACCOUNTINGS, RESTAPIS, TOKENS,
+    DRAINPOLICIES,
 )  # fmt: skip
 
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in ALL}

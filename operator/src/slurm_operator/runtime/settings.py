@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import socket
 from collections.abc import Sequence
@@ -37,6 +38,9 @@ class Settings:
     log_level: str = "info"
     kubeconfig: Path | None = None
     workers: int = 4
+    propagated_conditions: tuple[str, ...] = ()
+    deployment: str = ""
+    """For `release`: namespace/name of the operator's own Deployment, which is stopped first; "": none is."""
     drain_seconds: float = 20.0
     lease_seconds: float = LEASE_SECONDS
     deadline_seconds: float = RENEW_DEADLINE_SECONDS
@@ -47,7 +51,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Command:
-    """What to do: "run", "crds" (print the CRDs) or "rbac" (print the roles)."""
+    """What to do: "run", "crds" (print the CRDs), "rbac" (print the roles), "release" (see slurm_operator.release)."""
 
     name: str
     settings: Settings
@@ -56,7 +60,8 @@ class Command:
 def parse(arguments: Sequence[str] | None = None) -> Command:
     """Exits with a message and code 2 on a wrong command line, with 0 on --help and --version."""
     parser = argparse.ArgumentParser(prog="slurm-operator", description="Runs Slurm on Kubernetes.")
-    parser.add_argument("command", nargs="?", default="run", choices=("run", "crds", "rbac"), help="default: run")
+    parser.add_argument("command", nargs="?", default="run", choices=("run", "crds", "rbac", "release"),
+                        help="default: run; release: stop the operator and let its resources be deleted")  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
         "--namespaces",
@@ -72,6 +77,15 @@ def parse(arguments: Sequence[str] | None = None) -> Command:
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     parser.add_argument("--kubeconfig", type=Path, help="default: the pod's service account, then $KUBECONFIG")
     parser.add_argument("--workers", type=_workers, default=4, help="reconciles at a time per kind (default 4)")
+    parser.add_argument("--deployment", default="", metavar="NAMESPACE/NAME", help="release: what to stop first")
+    parser.add_argument(
+        "--propagated-node-conditions",
+        type=_conditions,
+        default=(),
+        dest="propagated_conditions",
+        metavar="A,B",
+        help="node conditions that tell the reason of a cordon in Slurm",
+    )
     given = vars(parser.parse_args(arguments))
     return Command(given.pop("command"), Settings(**given))
 
@@ -81,6 +95,14 @@ def _names(text: str) -> tuple[str, ...]:
     for name in names:
         if not (name.isascii() and name.replace("-", "").isalnum() and name == name.lower() and len(name) <= 63):
             raise argparse.ArgumentTypeError(f"{name!r} is no name of a namespace")
+    return names
+
+
+def _conditions(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", name):
+            raise argparse.ArgumentTypeError(f"{name!r} is no type of a node condition")
     return names
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from slurm_operator.errors import Unknown
 from slurm_operator.slurm.client import SlurmClient
 from slurm_operator.slurm.errors import SlurmException, SlurmNotFound
+from slurm_operator.slurm.jobs import JobBook
 from slurm_operator.slurm.types import JobState, NodeInfo, NodesSnapshot, NotModified
 
 INTERVAL_SECONDS = 1.5
@@ -41,6 +42,8 @@ class SlurmCache:
     def __init__(self, client: SlurmClient, name: str = "", interval: float = INTERVAL_SECONDS) -> None:
         self.nodes: Mapping[str, NodeInfo] = {}
         self.jobs: Mapping[str, JobState] = {}
+        self.book = JobBook(client)
+        """Running jobs by node."""
         self.problem = ""
         """Why the last poll failed; "" when it did not."""
         self._client = client
@@ -188,6 +191,7 @@ class SlurmCache:
         if jobs is not None:
             self.jobs = {job.id: job for job in jobs}
             self._jobs_at = began
+        changed |= await self.book.update(self.jobs)
         if changed or came_back:
             self._tell(changed)
 

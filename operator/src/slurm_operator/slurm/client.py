@@ -49,6 +49,8 @@ CONCURRENT = 8  # slurmrestd works with 2 to 4 threads; more only wait there
 # are unchanged. Older servers are asked for the whole list.
 UPDATE_TIME_WORKS = (26, 5, 3)
 
+REQUEUE_WORKS = (26, 5, 0)
+
 Observe = Callable[[str, int, float], None]
 _WIRE_NAMES = {"topology": "topology_str", "active_features": "features_act"}
 A = TypeVar("A", bound="_Answer")
@@ -274,9 +276,25 @@ class SlurmClient:
         }
         await self._call("POST", "reservation", _Answer, body=body)
 
+    async def move_reservation(self, name: str, nodes: Sequence[str]) -> None:
+        """Change which nodes a reservation holds, also one that has begun."""
+        await self._call("POST", "reservation", _Answer, body={"name": name, "node_list": list(nodes)})
+
     async def delete_reservation(self, name: str) -> None:
         """Raises SlurmNotFound if there is none."""
         await self._call("DELETE", f"reservation/{quote(name, safe='')}", _Answer)
+
+    async def requeue_job(self, job_id: int) -> None:
+        """Put a running batch job back into the queue. Raises SlurmError where Slurm refuses.
+
+        Needs slurmrestd 26.05 (see REQUEUE_WORKS): before it the only way is to set the job's nodes DOWN.
+        """
+        self._check_fence()
+        await self._call("GET", f"/slurm/v0.0.45/job/{job_id}/requeue", _Answer)
+
+    async def cancel_job(self, job_id: int) -> None:
+        """End a job. Raises SlurmNotFound if there is none."""
+        await self._call("DELETE", f"job/{job_id}", _Answer)
 
     async def reconfigure(self) -> None:
         """Have slurmctld read its configuration again.
@@ -334,7 +352,8 @@ class SlurmClient:
             began = time.monotonic()
             status = 0
             try:
-                status, answer = await self._http.request(method, API + path, headers, data, seconds)
+                target = path if path.startswith("/") else API + path
+                status, answer = await self._http.request(method, target, headers, data, seconds)
             except (OSError, EOFError, BadResponse) as error:  # TimeoutError is an OSError
                 why = "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
                 raise SlurmUnreachable(f"{method} {path}: {why}") from error

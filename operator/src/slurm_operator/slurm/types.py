@@ -126,7 +126,10 @@ class JobInfo(
         "limit": "time_limit",
     },
 ):
-    """One job. `end` of a running job is its start plus its limit; `limit` in minutes (infinite: no limit)."""
+    """One job. `end` of a running job is its start plus its limit; `limit` in minutes (infinite: no limit).
+
+    Only a batch job (`batch_flag`) with `requeue` can be requeued; interactive ones end with the shell they came from.
+    """
 
     id: int
     name: str = ""
@@ -140,7 +143,13 @@ class JobInfo(
     start: Number = _UNSET
     end: Number = _UNSET
     limit: Number = _UNSET
+    requeue: bool = True
+    batch_flag: bool = False
     priority: Number = _UNSET
+
+    @property
+    def requeueable(self) -> bool:
+        return self.requeue and self.batch_flag
 
     @property
     def nodes(self) -> list[str]:
