@@ -183,7 +183,7 @@ def test_the_budget_protects_pods_with_the_label_and_the_service_names_pods_earl
         ("State=IDLE+DRAIN Reason=bad dimm [root@2026-01-01T00:00:00]", "State=DOWN Reason=bad dimm"),
         ("State=IDLE+DRAIN Reason=xid 79 [a] [root@2026-01-01T00:00:00]", "State=DOWN Reason=xid 79 [a]"),
         ("State=IDLE+DRAIN Reason=bad dimm [root@2026-01-01T00:00:00] Comment={}", "State=DOWN Reason=bad dimm"),
-        ("State=MIXED+DRAIN Reason=slurm-operator: x [slurm@2026-01-01T00:00:00]", "State=DOWN Reason=slurm-operator: x"),
+        ("State=MIXED+DRAIN Reason=slurm-operator: x [a@2026-01-01T00:00:00]", "State=DOWN Reason=slurm-operator: x"),
     ],
 )
 def test_the_pre_stop_hook_keeps_the_reason_of_a_drain(tmp_path: Any, shown: str, update: str) -> None:
