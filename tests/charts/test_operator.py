@@ -17,7 +17,7 @@ def objects(values: Values | None = None) -> dict[tuple[str, str], dict[str, Any
 def test_what_is_installed() -> None:
     kinds = sorted(kind for kind, _ in objects())
     assert kinds == sorted(
-        ["CustomResourceDefinition"] * 6
+        ["CustomResourceDefinition"] * 7
         + [
             "ServiceAccount",
             "ClusterRole",
@@ -25,6 +25,7 @@ def test_what_is_installed() -> None:
             "Role",
             "RoleBinding",
             "Deployment",
+            "Job",
             "PodDisruptionBudget",
         ]
     )

@@ -78,9 +78,7 @@ def worker_of(
     placed = bool((pod.get("spec") or {}).get("nodeName"))
     machine = pod["spec"]["nodeName"] if placed else annotations_of(pod).get(ANNOTATION_MACHINE, "")
     node = node_of(machine) if machine else None
-    # Labels can be edited, and then a busy worker would be taken for another, idle one; its names cannot.
-    hostname = (pod.get("spec") or {}).get("hostname")
-    slurm_name = hostname or short_name(machine) or labels.get(LABEL_POD_HOSTNAME, "")
+    slurm_name = _slurm_name(pod, machine)
     written = moment(annotations_of(pod).get(ANNOTATION_POD_DEADLINE))
     return Worker(
         name=meta["name"],
@@ -161,6 +159,14 @@ def _cordon_reason(pod: Object, node: Object | None, shown: Iterable[str]) -> st
     if reason := cordon_reason(node, (pod.get("spec") or {}).get("tolerations") or (), name, shown):
         return reason
     return f"Pod ({name}) was cordoned" if annotations_of(pod).get(ANNOTATION_POD_CORDON, "").lower() == "true" else ""
+
+
+def _slurm_name(pod: Object, machine: str) -> str:
+    """Labels can be edited, and then a busy worker would be taken for another, idle one; its host name cannot."""
+    spec = pod.get("spec") or {}
+    if spec.get("hostNetwork") and machine:
+        return short_name(machine)
+    return str(spec.get("hostname") or labels_of(pod).get(LABEL_POD_HOSTNAME) or short_name(machine))
 
 
 def _started(pod: Object) -> bool:
