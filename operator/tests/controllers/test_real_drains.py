@@ -1,4 +1,4 @@
-"""How workers leave, with a real Slurm: deletion, policies for jobs, drains by administrators, and what fails meanwhile.
+"""How workers leave, with a real Slurm: deletion, policies for jobs, administrators' drains, and what fails meanwhile.
 
 The tests share one cluster and run in this order; each leaves two idle workers behind.
 """

@@ -71,7 +71,8 @@ class Lab(Commands):
         for name in (NAMESPACE, OPERATOR):
             self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         chart = str(CHARTS / "slurm-operator")
-        values = ["--set", f"watchNamespaces={{{NAMESPACE}}}", "--set", "replicas=0", "--set", "cordonKubernetesNodes=true"]
+        settings = (f"watchNamespaces={{{NAMESPACE}}}", "replicas=0", "cordonKubernetesNodes=true")
+        values = [word for setting in settings for word in ("--set", setting)]
         self.helm("upgrade", "--install", OPERATOR, chart, "-n", OPERATOR, *values)
         token = self.kubectl("-n", OPERATOR, "create", "token", OPERATOR, "--duration=4h").strip()
         config = json.loads(self.kubectl("config", "view", "--raw", "-o", "json"))

@@ -65,7 +65,8 @@ def trim_pod(obj: Object) -> Object:
     """Keep of a pod what the operator reads: tens of thousands of them are held in memory."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     meta.pop("managedFields", None)
-    obj["spec"] = {name: spec[name] for name in ("nodeName", "hostname", "hostNetwork", "tolerations") if spec.get(name)}
+    asked = ("nodeName", "hostname", "hostNetwork", "tolerations")
+    obj["spec"] = {name: spec[name] for name in asked if spec.get(name)}
     kept = ("phase", "reason", "message", "conditions", "podIP")
     trimmed: dict[str, Any] = {name: status[name] for name in kept if name in status}
     for name in ("initContainerStatuses", "containerStatuses"):
