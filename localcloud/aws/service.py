@@ -65,6 +65,9 @@ def start(log: Log = quiet, inst: Instance | None = None) -> None:
     started = processes.ensure(server)
     while (answer := health(inst)) is None:
         if time.monotonic() - began > 1 and processes.running(server) is None:
+            if not started and (started := processes.ensure(server)):
+                began = time.monotonic()  # the one that ran was ending
+                continue
             raise ClusterError(
                 f"the AWS stand-in ended at once. The end of {server.log}:\n{processes.last_words(server.log)}"
             )
