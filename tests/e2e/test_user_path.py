@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 
 import pytest
@@ -26,18 +27,30 @@ def test_up_says_what_to_try_next(cloud: Cloud) -> None:
         assert hint in cloud.first_up
 
 
+def versions(cloud: Cloud) -> dict[str, str]:
+    """resourceVersion of all that a run of `make up` could touch, by uid."""
+    kinds = "pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis"
+    return {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in cloud.get(kinds, "-A")["items"]}
+
+
+def settled(cloud: Cloud) -> dict[str, str]:
+    """The versions once nothing changes any more: the operator looks for the end of the last job every 5 s."""
+    seen = [versions(cloud)]
+
+    def same() -> bool:
+        time.sleep(6)
+        seen.append(versions(cloud))
+        return seen[-1] == seen[-2]
+
+    wait_until(same, "the cluster is at rest")
+    return seen[-1]
+
+
 def test_second_up_changes_nothing_and_says_so(cloud: Cloud) -> None:
-    before = {
-        o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
-        for o in cloud.get("pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis", "-A")["items"]
-    }
+    before = settled(cloud)
     output = cloud.run("up")
     assert "Nothing to change" in output
-    after = {
-        o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
-        for o in cloud.get("pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis", "-A")["items"]
-    }
-    assert after == before
+    assert versions(cloud) == before
 
 
 def test_job_runs_again(cloud: Cloud) -> None:
