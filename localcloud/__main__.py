@@ -75,7 +75,9 @@ def main() -> int:
         arguments = parser.parse_args()
     console = Console(plain)
     try:
-        return int(arguments.handler(arguments, console))
+        code = int(arguments.handler(arguments, console))
+        sys.stdout.flush()  # here, where a reader that has gone away (`… | head`) is no error
+        return code
     except FOR_THE_USER as error:
         console.rich.print("[red]error:[/red]", end=" ")
         console.print(str(error))

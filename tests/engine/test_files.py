@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import subprocess
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,25 @@ def test_list_of_resources(project: Project) -> None:
     assert "    test:index:Thing" in output  # below its group
     code, output = project.cli("stack", "resources", "--json")
     assert {r["name"] for r in json.loads(output)} == {"shop-dev", "g", "a", "default"}
+
+
+def test_an_empty_stack_says_that_it_is_empty(project: Project) -> None:
+    code, output = project.cli("stack", "resources")
+    assert code == 0 and output == "stack dev has no resources\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(project: Project) -> None:
+    project.up('Thing("a", name="a")')
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = project.start("stack", "resources", stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 1
+
+
+def test_usage_names_the_command_that_was_typed(project: Project) -> None:
+    assert "usage: ./slipway engine stack" in project.cli("stack")[1]
 
 
 def test_changes_need_a_yes(project: Project) -> None:
