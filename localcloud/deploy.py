@@ -12,6 +12,7 @@ from localcloud import images, kubectl, tools
 from localcloud.aws import service as aws
 from localcloud.console import Console, Log, UserError
 from localcloud.engine import api as engine
+from localcloud.engine.operations import INTERRUPTED
 from localcloud.kubernetes import cluster, preflight
 from localcloud.paths import REPOSITORY, instance
 
@@ -69,6 +70,8 @@ def deploy(console: Console, stack: str, environment: Mapping[str, str]) -> engi
     """Run the Pulumi program's `up` with the policy pack. Raises UserError when it fails."""
     console.title(f"pulumi up --stack {stack}")
     result = engine.run("up", stack, environment, policy_packs=[REPOSITORY / "policies"])
+    if result.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
     if result.exit_code:
         raise UserError(
             f"the deployment of stack {stack} did not finish; what it says is above.\n"

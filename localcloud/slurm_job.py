@@ -70,9 +70,13 @@ class Login:
         where = ("-n", NAMESPACE, "exec", "-i", self.pod, "-c", "login", "--")
         return kubectl.text(self.environment, *where, *command, stdin=stdin)
 
-    def shell_command(self) -> Sequence[str]:
-        """The command line of an interactive login shell."""
-        return ["kubectl", "-n", NAMESPACE, "exec", "-it", self.pod, "-c", "login", "--", "su", "-", self.user]
+    def shell_command(self, terminal: bool) -> Sequence[str]:
+        """The command line of a login shell.
+
+        On a terminal it ends well whatever the last command did; fed by a pipe or a file, with its exit code.
+        """
+        where = ["kubectl", "-n", NAMESPACE, "exec", "-it" if terminal else "-i", self.pod, "-c", "login", "--"]
+        return [*where, "sh", "-c", 'su - "$0"; exit 0', self.user] if terminal else [*where, "su", "-", self.user]
 
 
 def run_example(login: Login, say: Log) -> JobResult:

@@ -237,6 +237,7 @@ def port_problems(inst: Instance, listeners: Iterable[Listener]) -> list[str]:
     needed = {
         ("127.0.0.1", inst.etcd_port): "etcd",
         ("127.0.0.1", inst.etcd_peer_port): "etcd",
+        ("127.0.0.1", inst.aws_port): "the AWS stand-in",
         (str(inst.host_ip), 6443): "the API server",
         (str(inst.host_ip), 5000): "the image registry",
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import time
 import urllib.request
 
 import pytest
 
-from .conftest import Cloud, wait_until
+from .conftest import REPOSITORY, Cloud, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -80,6 +81,37 @@ def test_slipway_kubectl_is_kubectl_on_this_cluster(cloud: Cloud) -> None:
         cloud.run("kubectl", "get", "nodes", "-o", "name").split()
         == cloud.kubectl("get", "nodes", "-o", "name").split()
     )
+
+
+def test_shell_takes_commands_from_a_pipe_and_gives_the_last_ones_exit_code(cloud: Cloud) -> None:
+    done = subprocess.run(
+        [str(REPOSITORY / "slipway"), "shell"], input="id -un\nexit 7\n", env=cloud.environment,
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "alice\n"
+    assert done.returncode == 7
+    assert "TTY" not in done.stderr
+
+
+def test_a_node_that_is_not_there_is_answered_with_those_that_are(cloud: Cloud) -> None:
+    output = cloud.run("node", "drain", "debug-0", ok=False)  # a Slurm node, not a Kubernetes node
+    names = cloud.run("node", "list").split()
+    assert f"there is no Kubernetes node 'debug-0'; there is: {', '.join(names)}" in output
+
+
+def test_refresh_after_up_finds_nothing_changed(cloud: Cloud) -> None:
+    output = cloud.run("engine", "refresh", "--yes")
+    assert "no changes" in output and "changed outside" not in output
+
+
+def test_logs_lists_every_log(cloud: Cloud) -> None:
+    names = cloud.run("logs").splitlines()
+    assert {"aws", "apiserver", "slurmctld"} <= set(names)
+
+
+def test_no_line_ends_in_spaces(cloud: Cloud) -> None:
+    for output in (cloud.first_up, cloud.run("status")):
+        assert [line for line in output.splitlines() if line != line.rstrip()] == []
 
 
 def test_two_runs_at_once_name_each_other(cloud: Cloud) -> None:

@@ -164,7 +164,7 @@ Thing("a")
         ("config: {}", "config: {size: {type: integer}, b: {type: string}}", "required and missing: shop:size, shop:b"),
         ("config: {shop:t: x}", "config: {t: {type: string, secret: true}}", "shop:t: must be a secret"),
         ("confg: {}", "", "Pulumi.dev.yaml: confg: no such key; allowed are config, encryptedkey"),
-        ("config: [", "", "Pulumi.dev.yaml: not valid YAML"),
+        ("config:\n  shop:a: [}", "", "Pulumi.dev.yaml:2: not valid YAML: did not find expected node content"),
         ("secretsprovider: awskms://x\nconfig: {shop:t: {secure: v1:a:b}}", "", "shop:t: "),
         ("environment: [dev]", "", "Pulumi ESC needs"),
     ],

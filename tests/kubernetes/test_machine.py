@@ -222,6 +222,8 @@ def test_who_has_a_port_is_named(inst: Instance) -> None:
         assert mine == [Listener("127.0.0.1", port, os.getpid())]
     (said,) = preflight.port_problems(inst, [Listener("127.0.0.1", inst.etcd_port, os.getpid())])
     assert f"port {inst.etcd_port} of 127.0.0.1, which etcd needs, is in use by process {os.getpid()}" in said
+    (said,) = preflight.port_problems(inst, [Listener("127.0.0.1", inst.aws_port, os.getpid())])
+    assert "which the AWS stand-in needs" in said
     elsewhere = [Listener("192.168.1.1", 6443, 1), Listener("127.0.0.1", 6443, 1)]
     assert preflight.port_problems(inst, elsewhere) == []
     everywhere = preflight.port_problems(inst, [Listener("0.0.0.0", 6443, None)])
