@@ -34,17 +34,30 @@ TOGETHER = (
 )
 """Files and folders that are one job, since they share what takes long to start."""
 
-WITHOUT_CLUSTER = frozenset(
-    {"tests/engine", "tests/policies", "tests/program", "tests/runner", "tests/e2e/test_wrong_use.py",
-     "operator/tests/desired", "operator/tests/slurm"}
-)  # fmt: skip
-"""Tests that start no node. Everything else is taken for a cluster of three nodes."""
 
-CLUSTER = inotify.CONTROL_PLANE + 4 * inotify.PER_NODE
-"""inotify instances that the clusters of one job may hold: three nodes, and one more in a second cluster."""
+def room(control_planes: int, nodes: int) -> int:
+    """How many inotify instances clusters take: what a machine runs out of first, with 128 as the usual limit."""
+    return control_planes * inotify.CONTROL_PLANE + nodes * inotify.PER_NODE
 
-FOR_OTHERS = inotify.CONTROL_PLANE + 3 * inotify.PER_NODE
-"""inotify instances that are left to a `make up` beside the tests."""
+
+CLUSTER = room(1, 3)
+"""What a job is taken for that is not in ROOM."""
+
+ROOM = {
+    "tests/charts": room(1, 0),
+    "tests/e2e/test_helm_only.py": room(1, 2),
+    "tests/e2e/test_wrong_use.py": 0,
+    "tests/engine": 0,
+    "tests/images": room(1, 2),
+    "tests/k8s_provider": room(1, 1),
+    "tests/kubernetes": room(2, 4),
+    "tests/policies": 0,
+    "tests/program": 0,
+    "tests/runner": 0,
+    "operator/tests/desired": 0,
+    "operator/tests/slurm": 0,
+}
+"""What tests take at most at one time; a group (TOGETHER) is found by its first path."""
 
 
 def targets(root: Path = REPOSITORY) -> list[tuple[str, ...]]:
@@ -68,7 +81,12 @@ def pytest_job(paths: tuple[str, ...], reports: Path) -> Job:
     name = " ".join(paths)
     report = reports / f"{name.replace('/', '-')}.xml"
     command = (sys.executable, "-m", "pytest", f"--junitxml={report}", *paths)
-    return Job(name, command, 0 if WITHOUT_CLUSTER.issuperset(paths) else CLUSTER)
+    return Job(name, command, ROOM.get(paths[0], CLUSTER))
+
+
+def budget() -> int:
+    """inotify instances for the clusters of all jobs: what is free, and leaves a `make up` beside the tests its own."""
+    return min(inotify.free(inotify.limit()), inotify.limit() - CLUSTER)
 
 
 def longest_first(jobs: Iterable[Job], seconds: dict[str, float]) -> list[Job]:
@@ -144,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
 
         code = 0
         try:
-            run(jobs, options.jobs, inotify.free(1024) - FOR_OTHERS, os.environ, ended)
+            run(jobs, options.jobs, budget(), os.environ, ended)
         except Interrupted as interrupted:
             code = 128 + int(interrupted.args[0])
         remove_abandoned()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from localcloud.kubernetes import cluster, inotify
 from localcloud.paths import REPOSITORY
 from tests import jobs
@@ -26,7 +28,7 @@ def test_every_test_file_is_in_exactly_one_job() -> None:
 
 
 def test_what_is_named_in_the_list_exists() -> None:
-    named = {*jobs.FILE_BY_FILE, *jobs.WITHOUT_CLUSTER, *(path for group in jobs.TOGETHER for path in group)}
+    named = {*jobs.FILE_BY_FILE, *jobs.ROOM, *(path for group in jobs.TOGETHER for path in group)}
     assert [path for path in sorted(named) if not (REPOSITORY / path).exists()] == []
 
 
@@ -40,9 +42,14 @@ def test_a_new_folder_is_a_job_that_may_start_a_cluster(tmp_path: Path) -> None:
     assert jobs.pytest_job(new, tmp_path).weight == jobs.CLUSTER
 
 
-def test_two_clusters_fit_beside_a_user_s_own_with_the_usual_limit() -> None:
-    assert 2 * jobs.CLUSTER + jobs.FOR_OTHERS <= 128
-    assert jobs.CLUSTER >= inotify.CONTROL_PLANE + 3 * inotify.PER_NODE
+def test_with_the_usual_limit_two_clouds_and_a_small_cluster_run_beside_a_user_s_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inotify, "limit", lambda: 128)
+    for free in (128, 128 - jobs.CLUSTER):
+        monkeypatch.setattr(inotify, "free", lambda enough, free=free: min(free, enough))
+        assert jobs.budget() >= 2 * jobs.CLUSTER + jobs.ROOM["tests/k8s_provider"]
+    assert max(jobs.ROOM.values()) <= jobs.budget()
 
 
 def test_the_longest_job_is_first_and_an_unknown_one_before_it() -> None:
