@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -92,9 +93,9 @@ def budget() -> int:
 def longest_first(jobs: Iterable[Job], seconds: dict[str, float]) -> list[Job]:
     """Jobs in the order in which the whole takes least: the longest first, by what they took before.
 
-    Those that nobody knows yet come first of all.
+    Those that nobody knows yet come first of all, and of these the ones with a cluster.
     """
-    return sorted(jobs, key=lambda job: -seconds.get(job.name, float("inf")))
+    return sorted(jobs, key=lambda job: (-seconds.get(job.name, float("inf")), not job.weight))
 
 
 def remembered() -> Path:
@@ -124,8 +125,14 @@ def merged(reports: Path) -> ElementTree.Element:
     return suites
 
 
-def summary(outcomes: Sequence[Outcome], unfinished: Sequence[Job], suites: ElementTree.Element, seconds: float) -> str:
-    """Each job with its time, and what failed."""
+def summary(
+    outcomes: Sequence[Outcome],
+    unfinished: Sequence[Job],
+    suites: ElementTree.Element,
+    seconds: float,
+    stopped: str = "",
+) -> str:
+    """Each job with its time, and what failed. stopped: the name of the signal that ended the run before its time."""
     lines = [f"   {one.seconds:6.0f} s  {_verdict(one.code):<10}  {one.job.name}" for one in outcomes]
     lines += [f"        -    not run     {job.name}" for job in unfinished]
     failed = [
@@ -134,7 +141,9 @@ def summary(outcomes: Sequence[Outcome], unfinished: Sequence[Job], suites: Elem
     lines += [f"   failed: {case.get('classname')}::{case.get('name')}" for case in failed]
     total = sum(int(suite.get("tests", 0)) for suite in suites)
     bad = [one.job.name for one in outcomes if one.code]
-    verdict = f"FAILED: {', '.join(bad)}" if bad else "not finished" if unfinished else "all is well"
+    verdict = f"FAILED: {', '.join(bad)}" if bad else "all is well"
+    if stopped:
+        verdict = f"stopped by {stopped}; jobs that it ended count as failed"
     lines.append(f"{total} tests, {len(failed)} failed, in {seconds // 60:.0f} min {seconds % 60:.0f} s: {verdict}")
     return "\n".join(lines)
 
@@ -160,18 +169,19 @@ def main(arguments: Sequence[str]) -> int:
             outcomes.append(outcome)
             show(f"{outcome.job.name}: {_verdict(outcome.code)} after {outcome.seconds:.0f} s", text)
 
-        code = 0
+        code, stopped = 0, ""
         try:
             run(jobs, options.jobs, budget(), os.environ, ended)
         except Interrupted as interrupted:
-            code = 128 + int(interrupted.args[0])
+            code, stopped = 128 + interrupted.args[0], signal.Signals(interrupted.args[0]).name
         remove_abandoned()
         remember(outcomes)
         suites = merged(reports)
         if options.junit:
             ElementTree.ElementTree(suites).write(options.junit, encoding="unicode", xml_declaration=True)
         unfinished = [job for job in jobs if job not in [one.job for one in outcomes]]
-        text = summary(sorted(outcomes, key=lambda one: -one.seconds), unfinished, suites, time.monotonic() - began)
+        outcomes.sort(key=lambda one: -one.seconds)
+        text = summary(outcomes, unfinished, suites, time.monotonic() - began, stopped)
         show("summary", text.encode())
     return code or int(any(one.code for one in outcomes))
 

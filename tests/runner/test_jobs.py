@@ -53,8 +53,9 @@ def test_with_the_usual_limit_two_clouds_and_a_small_cluster_run_beside_a_user_s
 
 
 def test_the_longest_job_is_first_and_an_unknown_one_before_it() -> None:
-    known = [Job(name, ()) for name in ("short", "new", "long")]
-    assert [job.name for job in jobs.longest_first(known, {"short": 1, "long": 9})] == ["new", "long", "short"]
+    known = [Job(name, ()) for name in ("short", "new", "long")] + [Job("new cluster", (), 1)]
+    order = ["new cluster", "new", "long", "short"]
+    assert [job.name for job in jobs.longest_first(known, {"short": 1, "long": 9})] == order
 
 
 def test_what_failed_is_named_and_counted(tmp_path: Path) -> None:
@@ -76,9 +77,11 @@ def test_what_failed_is_named_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_says_what_was_not_run(tmp_path: Path) -> None:
-    text = jobs.summary([Outcome(Job("lint", ()), 0, 1.0)], [Job("tests/e2e", ())], jobs.merged(tmp_path), 1.0)
+    text = jobs.summary(
+        [Outcome(Job("lint", ()), 0, 1.0)], [Job("tests/e2e", ())], jobs.merged(tmp_path), 1.0, "SIGINT"
+    )
     assert "not run     tests/e2e" in text
-    assert text.endswith("not finished")
+    assert "stopped by SIGINT" in text.splitlines()[-1]
 
 
 ABANDON = """
