@@ -81,9 +81,11 @@ class Login:
 
 def run_example(login: Login, say: Log) -> JobResult:
     """Submit the example and wait for its end. Raises UserError with Slurm's reason when it does not complete."""
-    job_id = int(login.run("sbatch --parsable", stdin=SCRIPT).strip().split(";")[0])
+    # Queued and shown at once: a short job may have ended when it is asked for the first time.
+    submit = 'id=$(sbatch --parsable) && { echo "$id"; squeue --jobs="$id" 2>/dev/null || true; }'
+    number, *queue = login.run(submit, stdin=SCRIPT).splitlines()
+    job_id, squeue, told = int(number), "\n".join(queue), ""
     say(f"job {job_id} submitted by {login.user}")
-    squeue = told = ""
     deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
     while True:
         # One call for both: each costs an exec through the API server.
@@ -93,7 +95,7 @@ def run_example(login: Login, say: Log) -> JobResult:
         state = fields["JobState"]
         if state in FINAL_STATES:
             break
-        if len(queue) > 1 and (state == "RUNNING" or not squeue):
+        if len(queue) > 1 and state == "RUNNING":
             squeue = "\n".join(queue)
         if state != told:
             say(f"job {job_id} is {state.lower()}")
