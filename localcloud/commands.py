@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from localcloud import deploy, slurm_job, tools
+from localcloud import deploy, existing_cluster, slurm_job, tools
 from localcloud.aws import service as aws
 from localcloud.console import Console, UserError
 from localcloud.engine import api as engine
 from localcloud.environment import program_environment
 from localcloud.kubernetes import __main__ as kubernetes_cli
 from localcloud.kubernetes import cluster
+from localcloud.kubernetes.errors import ClusterError
 from localcloud.paths import REPOSITORY, instance
 from localcloud.runlock import exclusive
 
@@ -38,6 +39,9 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         bin_dir = deploy.start_stand_ins(console)
         environment = program_environment(bin_dir)
         result = deploy.deploy(console, stack, environment)
+        if cluster.external_kubeconfig():
+            for line in existing_cluster.stand_ins():
+                console.print(line)
         with console.step("Slurm ready") as say:
             deploy.wait_for_slurm(say, environment)
         changed = sum(count for what, count in result.changes.items() if what != "same")
@@ -57,6 +61,8 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
 
 def down(arguments: argparse.Namespace, console: Console) -> int:
     with exclusive("down"):
+        if cluster.external_kubeconfig() and instance().state.exists() and not arguments.abandon:
+            give_back(console)
         with console.step("down") as say:
             aws.stop(say)
             cluster.stop_all(say)
@@ -65,6 +71,23 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError("these remain and could not be removed:\n" + "\n".join(f"  - {item}" for item in left))
     console.print("Nothing is left of this instance but the cache.")
     return 0
+
+
+def give_back(console: Console) -> None:
+    """Remove what this instance has in an existing cluster. Raises UserError where that cannot be done."""
+    try:
+        with console.step("existing cluster", quiet_below=1.0) as say:
+            bin_dir = tools.ensure_tools(say)
+            cluster.start_control_plane(say)
+            aws.start(say)
+        failed = existing_cluster.destroy("local", program_environment(bin_dir)).exit_code
+    except ClusterError as error:
+        raise UserError(f"{error}\nIf that cluster is gone for good: ./slipway down --abandon") from None
+    if failed:
+        raise UserError(
+            "what is in the existing cluster could not all be removed; why is above. Mend it and repeat.\n"
+            "If that cluster is gone for good: ./slipway down --abandon"
+        )
 
 
 def job(arguments: argparse.Namespace, console: Console) -> int:
@@ -119,7 +142,10 @@ def destroy(arguments: argparse.Namespace, console: Console) -> int:
     check_stack(arguments.stack)
     environment = running_environment()
     with exclusive("destroy"):
-        result = engine.run("destroy", arguments.stack, environment)
+        if cluster.external_kubeconfig():
+            result = existing_cluster.destroy(arguments.stack, environment)
+        else:
+            result = engine.run("destroy", arguments.stack, environment)
         deploy.marker().unlink(missing_ok=True)
     return result.exit_code
 
