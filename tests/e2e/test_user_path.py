@@ -97,6 +97,7 @@ def test_a_node_that_is_not_there_is_answered_with_those_that_are(cloud: Cloud) 
     output = cloud.run("node", "drain", "debug-0", ok=False)  # a Slurm node, not a Kubernetes node
     names = cloud.run("node", "list").split()
     assert f"there is no Kubernetes node 'debug-0'; there is: {', '.join(names)}" in output
+    assert cloud.run("node", "uncordon", names[0]) == f"{names[0]}: takes pods again\n"
 
 
 def test_refresh_after_up_finds_nothing_changed(cloud: Cloud) -> None:
