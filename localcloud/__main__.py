@@ -17,6 +17,8 @@ from localcloud.paths import InstanceError
 EPILOG = """\
 Several clouds can run side by side: SLIPWAY_INSTANCE names one, SLIPWAY_NET (a multiple of 3 from 60 to 240)
 gives it addresses of its own. State is kept in /var/lib/slipway/<instance>, tools and images in ~/.cache/slipway.
+SLIPWAY_KUBECONFIG names the kubeconfig of a cluster (kind, k3d) to use instead of one of its own, as
+docs/existing-cluster.md says.
 """
 
 # Errors whose text is written for the person at the terminal.
@@ -44,7 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     up = add("up", commands.up, "start everything, deploy the stack, run a job on two nodes", stack=True)
     up.add_argument("--no-job", action="store_true", help="stop when the cluster is ready, submit nothing")
-    add("down", commands.down, "remove everything of this instance; the cache stays")
+    down = add("down", commands.down, "remove everything of this instance; the cache stays")
+    down.add_argument("--abandon", action="store_true", help="leave what is in an existing cluster where it is")
     add("job", commands.job, "submit the two-node example job as an ordinary user and show its output")
     add("status", commands.status, "what runs and how much memory it uses")
     preview = add("preview", commands.preview, "what `up` would change, checked by the policy pack", stack=True)
@@ -75,7 +78,9 @@ def main() -> int:
         arguments = parser.parse_args()
     console = Console(plain)
     try:
-        return int(arguments.handler(arguments, console))
+        code = int(arguments.handler(arguments, console))
+        sys.stdout.flush()  # here, where a reader that has gone away (`… | head`) is no error
+        return code
     except FOR_THE_USER as error:
         console.rich.print("[red]error:[/red]", end=" ")
         console.print(str(error))

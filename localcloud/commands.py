@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
-
-from localcloud import deploy, slurm_job, tools
+from localcloud import deploy, existing_cluster, slurm_job, tools
 from localcloud.aws import service as aws
 from localcloud.console import Console, UserError
 from localcloud.engine import api as engine
 from localcloud.environment import program_environment
 from localcloud.kubernetes import __main__ as kubernetes_cli
 from localcloud.kubernetes import cluster
+from localcloud.kubernetes.errors import ClusterError
 from localcloud.paths import REPOSITORY, instance
 from localcloud.runlock import exclusive
+
+NOT_UP = "instance '{}' is not up. Start it: make up"
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
@@ -39,6 +39,9 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         bin_dir = deploy.start_stand_ins(console)
         environment = program_environment(bin_dir)
         result = deploy.deploy(console, stack, environment)
+        if cluster.external_kubeconfig():
+            for line in existing_cluster.stand_ins():
+                console.print(line)
         with console.step("Slurm ready") as say:
             deploy.wait_for_slurm(say, environment)
         changed = sum(count for what, count in result.changes.items() if what != "same")
@@ -58,6 +61,8 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
 
 def down(arguments: argparse.Namespace, console: Console) -> int:
     with exclusive("down"):
+        if cluster.external_kubeconfig() and instance().state.exists() and not arguments.abandon:
+            give_back(console)
         with console.step("down") as say:
             aws.stop(say)
             cluster.stop_all(say)
@@ -66,6 +71,23 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
         raise UserError("these remain and could not be removed:\n" + "\n".join(f"  - {item}" for item in left))
     console.print("Nothing is left of this instance but the cache.")
     return 0
+
+
+def give_back(console: Console) -> None:
+    """Remove what this instance has in an existing cluster. Raises UserError where that cannot be done."""
+    try:
+        with console.step("existing cluster", quiet_below=1.0) as say:
+            bin_dir = tools.ensure_tools(say)
+            cluster.start_control_plane(say)
+            aws.start(say)
+        failed = existing_cluster.destroy("local", program_environment(bin_dir)).exit_code
+    except ClusterError as error:
+        raise UserError(f"{error}\nIf that cluster is gone for good: ./slipway down --abandon") from None
+    if failed:
+        raise UserError(
+            "what is in the existing cluster could not all be removed; why is above. Mend it and repeat.\n"
+            "If that cluster is gone for good: ./slipway down --abandon"
+        )
 
 
 def job(arguments: argparse.Namespace, console: Console) -> int:
@@ -81,13 +103,12 @@ def status(arguments: argparse.Namespace, console: Console) -> int:
     console.print(f"  AWS stand-in: {'running at ' + instance().aws_url if aws.is_running() else 'not running'}")
     memory = cluster.pss()
     if memory:
-        table = Table("program", "processes", "PSS MiB", box=None)
-        for name, (count, mebibytes) in sorted(memory.items(), key=lambda item: -item[1][1]):
-            table.add_row(escape(name), str(count), f"{mebibytes:.0f}")
-        table.add_row(
-            "all together", str(sum(c for c, _ in memory.values())), f"{sum(m for _, m in memory.values()):.0f}"
-        )
-        console.rich.print(table)
+        rows = [
+            (name, str(count), f"{mebibytes:.0f}")
+            for name, (count, mebibytes) in sorted(memory.items(), key=lambda item: -item[1][1])
+        ]
+        count, mebibytes = (sum(part) for part in zip(*memory.values(), strict=True))
+        console.table(("program", "processes", "PSS MiB"), [*rows, ("all together", str(count), f"{mebibytes:.0f}")])
     return 0
 
 
@@ -119,15 +140,20 @@ def aws_for_preview() -> Iterator[None]:
 
 def destroy(arguments: argparse.Namespace, console: Console) -> int:
     check_stack(arguments.stack)
+    environment = running_environment()
     with exclusive("destroy"):
-        result = engine.run("destroy", arguments.stack, running_environment())
+        if cluster.external_kubeconfig():
+            result = existing_cluster.destroy(arguments.stack, environment)
+        else:
+            result = engine.run("destroy", arguments.stack, environment)
         deploy.marker().unlink(missing_ok=True)
     return result.exit_code
 
 
 def shell(arguments: argparse.Namespace, console: Console) -> int:
     environment = running_environment()
-    command = slurm_job.Login(environment).shell_command()
+    command = slurm_job.Login(environment).shell_command(terminal=sys.stdin.isatty())
+    sys.stdout.flush()
     os.execvpe(command[0], list(command), environment)  # noqa: S606 - the terminal belongs to the shell from here
 
 
@@ -147,7 +173,11 @@ def logs(arguments: argparse.Namespace, console: Console) -> int:
             ["kubectl", "-n", namespace, "logs", "-l", selector, "--tail=200", "--prefix", "--all-containers"],
             env=running_environment(),
         )
-    raise UserError(f"which log? One of: {', '.join([*parts, *pods])}")
+    if part is None:
+        for name in [*parts, *(pods if instance().kubeconfig.exists() else ())]:
+            console.print(name)
+        return 0
+    raise UserError(f"there is no log {part!r}. Which there are: ./slipway logs")
 
 
 def check_stack(stack: str) -> None:
@@ -167,7 +197,7 @@ def running_environment() -> dict[str, str]:
     """The environment of a cloud that runs. Raises UserError when it does not."""
     bin_dir = tools.installed()
     if bin_dir is None or not instance().kubeconfig.exists():
-        raise UserError(f"instance {instance().name!r} is not up. Start it: make up")
+        raise UserError(NOT_UP.format(instance().name))
     return program_environment(bin_dir)
 
 
@@ -185,10 +215,8 @@ def run_job(console: Console, environment: dict[str, str]) -> None:
 def show_cluster(console: Console, login: slurm_job.Login) -> None:
     console.title(f"{login.user}@{login.pod}:~$ sinfo")
     console.print(login.run("sinfo").rstrip())
-    table = Table("Slurm node", "pod", "Kubernetes node", box=None)
-    for row in slurm_job.node_table(login.environment):
-        table.add_row(*(escape(cell) for cell in row))
-    console.rich.print(table)
+    console.print()
+    console.table(("Slurm node", "pod", "Kubernetes node"), slurm_job.node_table(login.environment))
 
 
 def what_next(console: Console) -> None:
@@ -214,6 +242,8 @@ def _pass_on(program: str) -> Callable[[argparse.Namespace, Console], int]:
 
 
 def _engine(arguments: argparse.Namespace, console: Console) -> int:
+    if not instance().state.exists() and {"-h", "--help"}.isdisjoint(arguments.rest):
+        raise UserError(NOT_UP.format(instance().name))
     environment = any_environment()
     environment.setdefault("PULUMI_STACK", "local")
     command = [sys.executable, "-m", "localcloud.engine", *arguments.rest]
@@ -221,7 +251,9 @@ def _engine(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _node(arguments: argparse.Namespace, console: Console) -> int:
-    return kubernetes_cli.main(["node", *arguments.rest])
+    if {"-h", "--help"}.isdisjoint(arguments.rest):
+        running_environment()
+    return kubernetes_cli.main(["node", *arguments.rest], prog="./slipway")
 
 
 PASS_ON: dict[str, Callable[[argparse.Namespace, Console], int]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
@@ -17,6 +17,7 @@ from rich.text import Text
 Log = Callable[[str], None]
 
 REMINDER_SECONDS = 10.0  # how long a step may be silent where no terminal shows that it lives
+REMINDER_LETTERS = 100
 
 
 class UserError(Exception):
@@ -37,6 +38,14 @@ class Console:
 
     def print(self, text: str = "", style: str | None = None) -> None:
         self.rich.print(escape(text), style=style)
+
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Columns side by side, under their titles in bold."""
+        lines = [head, *rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        for line, style in zip(lines, ["bold", *[None] * (len(lines) - 1)], strict=True):
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            self.print(f"  {'  '.join(cells)}".rstrip(), style)
 
     def title(self, text: str) -> None:
         self.rich.print(f"\n[bold]{escape(text)}[/bold]")
@@ -91,7 +100,9 @@ class Console:
                 name, started, message = entry
                 last_line[0] = time.monotonic()
                 waited = f"{last_line[0] - started:.0f} s"
-                self.rich.print(f"  … {escape(name)}: {escape(message) or 'still at it'} ({waited})", style="dim")
+                # It was told in full when it came up.
+                short = message if len(message) <= REMINDER_LETTERS else message[:REMINDER_LETTERS].rstrip() + " …"
+                self.rich.print(f"  … {escape(name)}: {escape(short) or 'still at it'} ({waited})", style="dim")
 
     def _show(self) -> None:
         if self.plain:

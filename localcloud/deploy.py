@@ -8,10 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from localcloud import images, kubectl, tools
+from localcloud import existing_cluster, images, kubectl, tools
 from localcloud.aws import service as aws
 from localcloud.console import Console, Log, UserError
 from localcloud.engine import api as engine
+from localcloud.engine.operations import INTERRUPTED
 from localcloud.kubernetes import cluster, preflight
 from localcloud.paths import REPOSITORY, instance
 
@@ -24,12 +25,6 @@ SLURM_KINDS = ("controllers", "restapis", "nodesets", "loginsets")
 
 def check_machine() -> None:
     """Refuse early, before anything is touched. Raises UserError with all problems at once."""
-    if cluster.external_kubeconfig():
-        raise UserError(
-            "SLIPWAY_KUBECONFIG is set, but `up` cannot use a cluster that it did not make: its API server does not "
-            "accept the tokens of the AWS stand-in.\n"
-            "Unset it, or install the charts there with helm: docs/deploy.md"
-        )
     problems = preflight.problems()
     if problems:
         raise UserError("this machine cannot run the local cloud:\n" + "\n".join(f"  - {p}" for p in problems))
@@ -39,11 +34,13 @@ def start_stand_ins(console: Console) -> Path:
     """Tools, then registry with images, control plane and AWS side by side. Returns the folder of the tools."""
     with console.step("tools", quiet_below=1.0) as say:
         bin_dir = tools.ensure_tools(say)
+    existing = cluster.external_kubeconfig() is not None
 
     def start_registry_and_images() -> None:
         with console.step("images", quiet_below=1.0) as say:
             cluster.start_registry(say)
-            images.ensure_images(say)
+            pushed_to = images.stack_registry() if existing else None
+            images.ensure_images(say, pushed_to)
 
     def start_kubernetes() -> None:
         with console.step("Kubernetes", quiet_below=0.5) as say:
@@ -53,7 +50,14 @@ def start_stand_ins(console: Console) -> Path:
         with console.step("AWS stand-in", quiet_below=0.5) as say:
             aws.start(say)
 
-    parallel(start_registry_and_images, start_kubernetes, start_aws)
+    if existing:
+        start_kubernetes()  # first and from here: exec plugins in its kubeconfig may need this environment
+        parallel(start_registry_and_images, start_aws)
+        with console.step("nodes of the existing cluster", quiet_below=1.0) as say:
+            existing_cluster.note_before()
+            existing_cluster.check_nodes(say)
+    else:
+        parallel(start_registry_and_images, start_kubernetes, start_aws)
     return bin_dir
 
 
@@ -69,6 +73,8 @@ def deploy(console: Console, stack: str, environment: Mapping[str, str]) -> engi
     """Run the Pulumi program's `up` with the policy pack. Raises UserError when it fails."""
     console.title(f"pulumi up --stack {stack}")
     result = engine.run("up", stack, environment, policy_packs=[REPOSITORY / "policies"])
+    if result.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
     if result.exit_code:
         raise UserError(
             f"the deployment of stack {stack} did not finish; what it says is above.\n"

@@ -70,16 +70,22 @@ class Login:
         where = ("-n", NAMESPACE, "exec", "-i", self.pod, "-c", "login", "--")
         return kubectl.text(self.environment, *where, *command, stdin=stdin)
 
-    def shell_command(self) -> Sequence[str]:
-        """The command line of an interactive login shell."""
-        return ["kubectl", "-n", NAMESPACE, "exec", "-it", self.pod, "-c", "login", "--", "su", "-", self.user]
+    def shell_command(self, terminal: bool) -> Sequence[str]:
+        """The command line of a login shell.
+
+        On a terminal it ends well whatever the last command did; fed by a pipe or a file, with its exit code.
+        """
+        where = ["kubectl", "-n", NAMESPACE, "exec", "-it" if terminal else "-i", self.pod, "-c", "login", "--"]
+        return [*where, "sh", "-c", 'su - "$0"; exit 0', self.user] if terminal else [*where, "su", "-", self.user]
 
 
 def run_example(login: Login, say: Log) -> JobResult:
     """Submit the example and wait for its end. Raises UserError with Slurm's reason when it does not complete."""
-    job_id = int(login.run("sbatch --parsable", stdin=SCRIPT).strip().split(";")[0])
+    # Queued and shown at once: a short job may have ended when it is asked for the first time.
+    submit = 'id=$(sbatch --parsable) && { echo "$id"; squeue --jobs="$id" 2>/dev/null || true; }'
+    number, *queue = login.run(submit, stdin=SCRIPT).splitlines()
+    job_id, squeue, told = int(number), "\n".join(queue), ""
     say(f"job {job_id} submitted by {login.user}")
-    squeue = told = ""
     deadline = time.monotonic() + JOB_TIMEOUT_SECONDS
     while True:
         # One call for both: each costs an exec through the API server.
@@ -89,7 +95,7 @@ def run_example(login: Login, say: Log) -> JobResult:
         state = fields["JobState"]
         if state in FINAL_STATES:
             break
-        if len(queue) > 1 and (state == "RUNNING" or not squeue):
+        if len(queue) > 1 and state == "RUNNING":
             squeue = "\n".join(queue)
         if state != told:
             say(f"job {job_id} is {state.lower()}")

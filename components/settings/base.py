@@ -89,7 +89,15 @@ class Range(Model):
     """How many nodes there may be."""
 
     min: int = Field(ge=0, le=1000, description="Nodes that always run.")
-    max: int = Field(ge=1, le=1000, description="Most nodes that scaling may reach, at least 1 (EKS).")
+    max: int = Field(
+        ge=1,
+        le=1000,
+        description=(
+            "Most nodes that scaling may reach, at least 1 (EKS). While it is above `min`, `up` leaves the number of "
+            "nodes to who scales, and EKS refuses a `min` above that number: to have more nodes at once, set both to "
+            "the new number, run `up`, and raise `max` after that."
+        ),
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Self:

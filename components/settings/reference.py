@@ -15,7 +15,7 @@ from components.settings.model import Settings
 
 SCHEMA_FILE = "stacks/stack.schema.json"
 DOCS_FILE = "docs/configuration.md"
-COMMAND = "python -m components.settings"
+COMMAND = "./slipway run python -m components.settings"
 GENERATED = "Generated from components/settings by `make generate`"
 
 

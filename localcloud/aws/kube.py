@@ -7,12 +7,13 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from localcloud.kubernetes import cluster, existing
 from localcloud.kubernetes.api import MERGE, Api, ApiError, Unreachable
-from localcloud.kubernetes.cluster import kubeconfig_path
+from localcloud.paths import instance
 
 Object = dict[str, Any]
 MANAGER = "slipway-aws"
@@ -21,7 +22,7 @@ MANAGER = "slipway-aws"
 class Kube(Api):
     """The API server of the instance's cluster, with lists, patches and watches."""
 
-    _watching: http.client.HTTPSConnection | None = None
+    _watching: http.client.HTTPConnection | None = None
 
     def items(self, path: str, **query: str) -> list[Object]:
         return list(self.request("GET", path + (f"?{urlencode(query)}" if query else ""))["items"])
@@ -38,10 +39,7 @@ class Kube(Api):
         """Events since a resource version, for at most `seconds`. Raises ApiError when it is too old, Unreachable when
         the connection breaks."""
         query = urlencode({"watch": "1", "resourceVersion": version, "timeoutSeconds": str(seconds)})
-        address = urlsplit(self.endpoint)
-        connection = http.client.HTTPSConnection(
-            address.hostname or "", address.port or 443, timeout=seconds + 10, context=self._tls
-        )
+        connection = self.connection(seconds + 10)
         try:
             self._watching = connection
             connection.request("GET", f"{path}?{query}", headers=self._headers)
@@ -69,7 +67,10 @@ class Kube(Api):
 
 def connect() -> Kube:
     """A client with the administrator's rights. Raises ClusterError when there is no usable kubeconfig."""
-    return Kube(kubeconfig_path())
+    inst = instance()
+    if cluster.external_kubeconfig(inst):
+        return Kube.of_socket(existing.socket(inst))
+    return Kube(inst.kubeconfig)
 
 
 def node_path(name: str) -> str:
@@ -81,9 +82,10 @@ def node_ready(node: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def drain(kube: Kube, name: str, seconds: float) -> list[str]:
+def drain(kube: Kube, name: str, seconds: float, leaves: Callable[[Object], bool] = lambda pod: True) -> list[str]:
     """Cordon a node and evict its pods, as EKS does before it ends an instance; pods of DaemonSets stay.
 
+    leaves: whether a pod is among those that have to go.
     Returns the pods (namespace/name) that were still there after `seconds`; empty when the node is empty or gone.
     """
     try:
@@ -94,7 +96,8 @@ def drain(kube: Kube, name: str, seconds: float) -> list[str]:
         raise
     end = time.monotonic() + seconds
     while True:
-        pods = [pod for pod in kube.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}") if _must_leave(pod)]
+        there = kube.items("/api/v1/pods", fieldSelector=f"spec.nodeName={name}")
+        pods = [pod for pod in there if _must_leave(pod) and leaves(pod)]
         if not pods or time.monotonic() > end:
             return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods]
         for pod in pods:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 import urllib.request
 from typing import Any
 
-from localcloud.kubernetes import processes
+from localcloud.kubernetes import existing, processes
 from localcloud.kubernetes.errors import ClusterError, Log, quiet
 from localcloud.kubernetes.processes import Daemon
 from localcloud.paths import REPOSITORY, Instance, cache_dir, instance
@@ -27,8 +26,8 @@ def daemon(inst: Instance | None = None) -> Daemon:
         # Fewer arenas: a server with many short threads otherwise keeps 60 MB more.
         "MALLOC_ARENA_MAX": "2",
     }  # fmt: skip
-    if os.environ.get("SLIPWAY_KUBECONFIG"):
-        environment["SLIPWAY_KUBECONFIG"] = os.environ["SLIPWAY_KUBECONFIG"]
+    if external := existing.kubeconfig(inst):
+        environment[existing.VARIABLE] = str(external)
     argv = (sys.executable, "-m", "localcloud.aws", "serve", "--sources", _sources())
     return Daemon(group=f"{inst.cgroup}/aws", argv=argv, log=inst.run / "aws.log", env=environment)
 
@@ -65,6 +64,9 @@ def start(log: Log = quiet, inst: Instance | None = None) -> None:
     started = processes.ensure(server)
     while (answer := health(inst)) is None:
         if time.monotonic() - began > 1 and processes.running(server) is None:
+            if not started and (started := processes.ensure(server)):
+                began = time.monotonic()  # the one that ran was ending
+                continue
             raise ClusterError(
                 f"the AWS stand-in ended at once. The end of {server.log}:\n{processes.last_words(server.log)}"
             )

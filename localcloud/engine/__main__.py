@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--stack", "-s", default="", help="the stack (default: $PULUMI_STACK, or the only one)")
     common.add_argument("--cwd", "-C", type=Path, default=Path.cwd(), help="the project's folder")
     common.add_argument("--json", action="store_true", help="one JSON document instead of text")
-    parser = argparse.ArgumentParser(prog="python -m localcloud.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./slipway engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     helps = {
         "preview": "show what up would do", "up": "make the stack what the program says",
@@ -58,13 +59,19 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         if args.command in ("preview", "up", "destroy", "refresh"):
-            return _operation(args)
-        return {"stack": _stack, "config": _config, "cancel": _cancel}[args.command](args)
+            code = _operation(args)
+        else:
+            code = {"stack": _stack, "config": _config, "cancel": _cancel}[args.command](args)
+        sys.stdout.flush()  # here, where a reader that has gone away is no error
+        return code
     except EngineError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `… | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _out(text: str) -> None:
@@ -131,6 +138,8 @@ def _resources(stack: Stack, as_json: bool) -> None:
     if as_json:
         _out(json.dumps([{"urn": r.urn, "type": r.type, "name": r.name, "id": r.id} for r in resources], indent=2))
         return
+    if not resources:
+        _out(f"stack {stack.name} has no resources")
     children: dict[str, list[Resource]] = {}
     for resource in resources:
         children.setdefault(resource.parent, []).append(resource)

@@ -79,7 +79,12 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise EngineError(f"{path}: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise EngineError(f"{path}: not valid YAML: {error}") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise EngineError(
+            f"{where}: not valid YAML: {problem or error}.\n"
+            "Look for a bracket, a quote or an indentation that is wrong in this line or above it."
+        ) from error
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from localcloud.engine import urns
 from localcloud.engine.deployment import Deployment, changed_keys
 from localcloud.engine.errors import EngineError, Interrupted, StepError
-from localcloud.engine.providers import Diff
+from localcloud.engine.providers import Diff, Outcome, Provider
 from localcloud.engine.state import Resource, timestamp
 from localcloud.engine.values import plain
 
@@ -130,7 +130,11 @@ async def finish_pending_creates(deployment: Deployment) -> None:
 
 
 async def refresh(deployment: Deployment) -> None:
-    """Reads every resource and takes what is there into the state; what is gone leaves it."""
+    """Reads every resource and takes what is there into the state; what is gone leaves it.
+
+    Told is only what `up` would set right, as the CLI tells it: what others rightly change (the routes of a table, the
+    policies attached to a role) comes into the state in silence. Fact: pulumi/pulumi pull request 16146.
+    """
     await asyncio.gather(
         *(
             _refresh(deployment, resource)
@@ -148,6 +152,7 @@ async def _refresh(deployment: Deployment, resource: Resource) -> None:
             found = await provider.read(
                 resource.urn, resource.id, resource.inputs, resource.outputs, resource.custom_timeouts.get("read", 0.0)
             )
+            drift = None if found is None else await _drift(resource, found, provider)
     except Interrupted:
         return
     except EngineError as error:
@@ -159,15 +164,36 @@ async def _refresh(deployment: Deployment, resource: Resource) -> None:
         display.drifted("delete", resource, resource, Diff())
     else:
         # Taken anew: another resource that is gone may have been taken out of its references meanwhile.
-        now = replace(
-            deployment.snapshot.live[resource.urn], id=found.id, outputs=found.outputs, init_errors=found.init_errors,
-            inputs=resource.inputs if found.inputs is None else found.inputs,
-        )  # fmt: skip
+        now = _as_found(deployment.snapshot.live[resource.urn], found)
         changed = changed_keys(resource.outputs, now.outputs) or changed_keys(resource.inputs, now.inputs)
-        if not changed and plain(now.id) == resource.id and now.init_errors == resource.init_errors:
+        if changed or drift:
+            now = replace(now, modified=timestamp())
+            deployment.snapshot.live[resource.urn] = now
+        if not drift:
             display.same(resource)
+        else:
+            display.drifted("update", now, resource, replace(drift, changed=tuple(drift.keys or changed)))
+        if not changed and not drift:
             return
-        now = replace(now, modified=timestamp())
-        deployment.snapshot.live[resource.urn] = now
-        display.drifted("update", now, resource, Diff(changes=True, changed=tuple(changed)))
     await deployment.save()
+
+
+def _as_found(resource: Resource, found: Outcome) -> Resource:
+    return replace(
+        resource, id=found.id, outputs=found.outputs, init_errors=found.init_errors,
+        inputs=resource.inputs if found.inputs is None else found.inputs,
+    )  # fmt: skip
+
+
+async def _drift(resource: Resource, found: Outcome, provider: Provider) -> Diff | None:
+    """How what exists differs from what was asked for (of what is only read: from what it was); None if it does not."""
+    now = _as_found(resource, found)
+    if resource.external:
+        diff = Diff(unknown=True)
+    else:
+        diff = await provider.diff(now, resource.inputs, resource.ignore_changes)
+    if diff.unknown:
+        keys = changed_keys(*((r.outputs if resource.external else r.inputs) for r in (now, resource)))
+        diff = Diff(changes=bool(keys), changed=tuple(keys))
+    other = plain(now.id) != resource.id or now.init_errors != resource.init_errors
+    return replace(diff, changes=True) if diff.changes or other else None

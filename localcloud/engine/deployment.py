@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from localcloud.engine import paths, urns
-from localcloud.engine.display import Display
+from localcloud.engine.display import Display, changes
 from localcloud.engine.errors import EngineError, Interrupted, StepError
 from localcloud.engine.goals import Context, Goal
 from localcloud.engine.policies import PolicyPack, Subject, all_of
@@ -325,7 +325,7 @@ class Deployment:
     async def _create(
         self, op: str, new: Resource, old: Resource | None, provider: Provider, diff: Diff | None = None
     ) -> Resource:
-        keys = diff.keys if diff else []
+        keys = changes(old, new, diff)
         new.created = new.modified = timestamp()
         if op == "create":
             self.created.add(new.urn)
@@ -373,9 +373,9 @@ class Deployment:
             self.providers.put(new.urn, new.id, provider)
             self._place(new)
             await self.save()
-            self.display.finished("update", new, diff.keys)
+            self.display.finished("update", new, changes(old, new, diff))
             return new
-        async with self.operation("update", "updating", old, diff.keys):
+        async with self.operation("update", "updating", old, changes(old, new, diff)):
             outcome = await provider.update(
                 old, new, self._timeout(new, "update"), new.ignore_changes, self.context.dry_run
             )

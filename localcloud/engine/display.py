@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧"
 PROGRESS_EVERY = 5.0  # seconds between two lines that say what is waited for, without a terminal
+PROGRESS_SHOWN = 3  # resources in such a line
 
 _SYMBOLS = {
     "create": "+", "update": "~", "replace": "+-", "delete": "-", "delete-replaced": "--",
@@ -118,8 +119,10 @@ class Display:
         with suppress(asyncio.CancelledError):
             while True:
                 await asyncio.sleep(PROGRESS_EVERY)
-                if self._running:
-                    self.line("   waiting for " + ", ".join(self._waiting_for()))
+                if waiting := self._waiting_for():  # those that began first
+                    more = len(waiting) - PROGRESS_SHOWN
+                    rest = f" and {more} more" if more > 0 else ""
+                    self.line("   waiting for " + ", ".join(waiting[:PROGRESS_SHOWN]) + rest)
 
     def _waiting_for(self) -> list[str]:
         now = time.monotonic()
@@ -274,12 +277,15 @@ class Display:
                 self.line("    error: " + message.strip().replace("\n", "\n    "), "red")
         if outputs and operation != "destroy":
             self.line("\nOutputs:", "bold")
-            for name, value in sorted(outputs.items()):
-                self.line(f"    {name}: {json.dumps(masked(value), ensure_ascii=False)}")
+            for name, value in sorted(masked(outputs).items()):
+                several = isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value)
+                self.line(f"    {name}:" if several else f"    {name}: {_json(value)}")
+                for item in value if several else ():
+                    self.line(f"      - {_json(item)}")
         words = _PLANNED if self.preview else _SUMMARY
         changed = [f"    {_SYMBOLS[op]:<2} {self.counts[op]} {word}" for op, word in words.items() if self.counts[op]]
         self.line("\nResources:", "bold")
-        if not changed and not self.failures:
+        if not changed and not self._failed():
             self.line("    no changes")
         for text in changed:
             self.line(text)
@@ -290,8 +296,12 @@ class Display:
             self.line(f"    {len(self.failures)} failed", "red")
         self.line(f"\nDuration: {self.seconds:.1f}s")
 
+    def _failed(self) -> bool:
+        return bool(self.failures) or any(d["severity"] == "error" for d in self.diagnostics)
+
     def _policies(self) -> None:
-        if not (self.policy_names or self.violations):
+        # After a failure the packs have not seen everything: only what they found is told.
+        if not (self.violations or (self.policy_names and not self._failed())):
             return
         self.line("\nPolicies:", "bold")
         for pack in self.policy_names:
@@ -324,6 +334,10 @@ class Display:
             "outputs": masked(outputs),
             "durationSeconds": round(self.seconds, 2),
         }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def changes(old: Resource | None, new: Resource, diff: Diff | None) -> list[str]:

@@ -4,7 +4,7 @@ It does what a CI job does with `docker build` and `docker push`, and only for t
 What it does not do: other architectures than this machine's, signing, and scanning.
 """
 
-from localcloud.images.build import ensure_images
+from localcloud.images.build import ensure_images, local_image, stack_registry
 from localcloud.images.errors import ImageError, Log
 
-__all__ = ["ImageError", "Log", "ensure_images"]
+__all__ = ["ImageError", "Log", "ensure_images", "local_image", "stack_registry"]

@@ -6,6 +6,8 @@ import shutil
 import time
 from collections.abc import Sequence
 
+import yaml
+
 from images.tags import IMAGES, TagError, image_tag, versions
 from localcloud.images.base import ensure_base
 from localcloud.images.buildah import PREFIX, Store
@@ -39,6 +41,20 @@ def ensure_images(log: Log, registry: str | None = None) -> dict[str, str]:
     if missing := missing_in(registry, wanted):
         build(missing, log, registry)
     return {name: f"{ECR_REGISTRY}/{reference(name, tag)}" for name, tag in wanted.items()}
+
+
+def stack_registry() -> str | None:
+    """The registry from which the local stack takes its images by its config (images.registry); None for ECR."""
+    config = yaml.safe_load((REPOSITORY / "stacks" / "Pulumi.local.yaml").read_text())["config"]
+    registry = (config.get("slipway:images") or {}).get("registry")
+    if registry and "/" in registry:
+        raise ImageError(f"images.registry {registry!r} in stacks/Pulumi.local.yaml: only host:port can be pushed to")
+    return registry
+
+
+def local_image(name: str) -> str:
+    """The full reference by which nodes of the local stack pull an image."""
+    return f"{stack_registry() or ECR_REGISTRY}/{reference(name, image_tag(name))}"
 
 
 def reference(name: str, tag: str) -> str:

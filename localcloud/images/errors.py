@@ -18,7 +18,8 @@ class ImageError(Exception):
 _CAUSES = (
     (
         r"No space left on device|Disk quota exceeded",
-        "the disk is full. Free some space (`python -m localcloud.images prune` removes old images), then repeat",
+        "the disk is full. Free some space, then repeat. "
+        "`./slipway run python -m localcloud.images prune` removes old images",
     ),
     (
         r"Temporary failure resolving|Could not resolve|Could not connect|Connection timed out|Unable to connect|"

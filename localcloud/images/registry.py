@@ -41,7 +41,7 @@ def present(registry: str, references: list[str]) -> set[str]:
     except (OSError, http.client.HTTPException) as error:
         raise ImageError(
             f"the registry http://{registry} does not answer ({error}). `make up` starts it; to build without one: "
-            "`python -m localcloud.images build --no-push`"
+            "`./slipway run python -m localcloud.images build --no-push`"
         ) from None
     finally:
         connection.close()

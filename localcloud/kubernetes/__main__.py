@@ -67,10 +67,9 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _node_start(arguments: argparse.Namespace) -> int:
-    cluster.start_node(arguments.name, _log)
-    cluster.wait_ready([arguments.name])
-    return 0
+def _node_start(name: str) -> None:
+    cluster.start_node(name, _log)
+    cluster.wait_ready([name])
 
 
 def _node_exec(arguments: argparse.Namespace) -> int:
@@ -83,28 +82,50 @@ def _node_list(_: argparse.Namespace) -> int:
     return 0
 
 
-def _by_name(action: Callable[[str], object]) -> Callable[[argparse.Namespace], int]:
+def _by_name(action: Callable[[str], object], done: str) -> Callable[[argparse.Namespace], int]:
+    """A command on one node that exists. done: what is said when it has ended."""
+
     def run(arguments: argparse.Namespace) -> int:
-        action(arguments.name)
+        name: str = arguments.name
+        names = cluster.node_names()
+        if name not in names:
+            raise ClusterError(f"there is no Kubernetes node {name!r}; there is: {', '.join(names) or 'none'}")
+        action(name)
+        sys.stdout.write(f"{name}: {done}\n")
         return 0
 
     return run
 
 
 _NODE_ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], int], str]] = {
-    "remove": (_by_name(lambda name: cluster.remove_node(name, _log)), "end a node and remove it with its data"),
-    "start": (_node_start, "start what does not run of a node"),
-    "stop": (_by_name(lambda name: cluster.stop_node(name, _log)), "switch a node off"),
-    "kill": (_by_name(cluster.kill_node), "end everything in a node at once, as a power failure would"),
-    "cordon": (_by_name(cluster.cordon_node), "keep new pods from a node"),
-    "uncordon": (_by_name(lambda name: cluster.cordon_node(name, False)), "let new pods in again"),
-    "drain": (_by_name(cluster.drain_node), "cordon a node and evict its pods"),
+    "remove": (
+        _by_name(lambda name: cluster.remove_node(name, _log), "removed"),
+        "end a node and remove it with its data",
+    ),
+    "start": (_by_name(_node_start, "started"), "start what does not run of a node"),
+    "stop": (
+        _by_name(lambda name: cluster.stop_node(name, _log), "switched off; `node start` switches it on"),
+        "switch a node off",
+    ),
+    "kill": (
+        _by_name(cluster.kill_node, "killed; `node start` and `make up` bring it back"),
+        "end everything in a node at once, as a power failure would",
+    ),
+    "cordon": (
+        _by_name(cluster.cordon_node, "cordoned; `node uncordon` lets pods in again"),
+        "keep new pods from a node",
+    ),
+    "uncordon": (_by_name(lambda name: cluster.cordon_node(name, False), "takes pods again"), "let new pods in again"),
+    "drain": (
+        _by_name(cluster.drain_node, "drained; `node uncordon` lets pods in again"),
+        "cordon a node and evict its pods",
+    ),
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(prog="python -m localcloud.kubernetes", description=__doc__)
+def parser(prog: str = "python -m localcloud.kubernetes") -> argparse.ArgumentParser:
+    """The command line. prog: how it was called, for its help."""
+    top = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -139,9 +160,9 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m localcloud.kubernetes") -> int:
     """Run one command; returns the exit code. Errors are lines on stderr."""
-    arguments = parser().parse_args(argv)
+    arguments = parser(prog).parse_args(argv)
     try:
         code: int = arguments.run(arguments)
     except (ClusterError, InstanceError) as error:

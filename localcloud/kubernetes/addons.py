@@ -6,6 +6,7 @@ from typing import Any
 
 from localcloud.kubernetes import cluster
 from localcloud.kubernetes.api import Api
+from localcloud.kubernetes.errors import ClusterError
 from localcloud.kubernetes.template import coredns_image
 from localcloud.paths import Instance, instance
 
@@ -134,11 +135,13 @@ def _pod(inst: Instance) -> dict[str, Any]:
 def apply_coredns(inst: Instance | None = None, client: Api | None = None, replicas: int = 1) -> None:
     """Make CoreDNS what it should be; nothing changes if it is. It becomes ready once there is a node.
 
-    A cluster that was there before ($SLIPWAY_KUBECONFIG) keeps the DNS it has.
+    An existing cluster keeps the DNS it has. Raises ClusterError if it has none.
     """
     inst = inst or instance()
     client = client or cluster.api(inst)
-    if cluster.external_kubeconfig() and client.get(f"{_SYSTEM}/services/kube-dns"):
+    if cluster.external_kubeconfig(inst):
+        if client.get("/apis/apps/v1/namespaces/kube-system/deployments/coredns") is None:
+            raise ClusterError("the existing cluster has no deployment kube-system/coredns, and pods need its names")
         return
     for path, obj in coredns_objects(inst, replicas):
         client.apply(path, obj)
@@ -146,9 +149,9 @@ def apply_coredns(inst: Instance | None = None, client: Api | None = None, repli
 
 def remove_coredns(inst: Instance | None = None, client: Api | None = None) -> None:
     """Remove what apply_coredns() makes; no error if it is not there. An existing cluster keeps its own."""
-    if cluster.external_kubeconfig():
-        return
     inst = inst or instance()
+    if cluster.external_kubeconfig(inst):
+        return
     client = client or cluster.api(inst)
     for path, _ in reversed(coredns_objects(inst)):
         client.delete(path)

@@ -7,10 +7,11 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import ssl
 import urllib.parse
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -19,6 +20,7 @@ from localcloud.kubernetes.errors import ClusterError
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
+HEADERS = {"Accept": JSON, "User-Agent": "slipway-localcloud"}
 
 
 class ApiError(ClusterError):
@@ -33,11 +35,35 @@ class Unreachable(ClusterError):
     """The API server does not answer."""
 
 
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over a socket of this machine's file system."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 class Api:
     """Requests to the API server of a kubeconfig. Safe to use from several threads.
 
     Users with a client certificate or a token are supported, as a file or as data. Raises ClusterError on others.
     """
+
+    endpoint: str
+    ca: bytes
+
+    @classmethod
+    def of_socket(cls, path: Path) -> Self:
+        """A client of an API that `kubectl proxy` serves on a socket; it may appear later."""
+        client = cls.__new__(cls)
+        client.endpoint, client.ca = f"unix://{path}", b""
+        client._headers = dict(HEADERS)
+        return client
 
     def __init__(self, kubeconfig: Path) -> None:
         try:
@@ -49,9 +75,9 @@ class Api:
             raise ClusterError(f"kubeconfig {kubeconfig}: {error.strerror}") from None
         except (yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
             raise ClusterError(f"kubeconfig {kubeconfig} cannot be read: {error!r}") from None
-        self.endpoint: str = cluster["server"]
-        self.ca: bytes = _data(kubeconfig, cluster, "certificate-authority") or b""
-        self._headers = {"Accept": JSON, "User-Agent": "slipway-localcloud"}
+        self.endpoint = cluster["server"]
+        self.ca = _data(kubeconfig, cluster, "certificate-authority") or b""
+        self._headers = dict(HEADERS)
         self._tls = ssl.create_default_context(cadata=self.ca.decode() or None)
         if cluster.get("insecure-skip-tls-verify"):
             self._tls.check_hostname = False
@@ -68,6 +94,14 @@ class Api:
                 f"it has: {', '.join(sorted(user)) or 'nothing'}"
             )
 
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        """A new connection, not opened yet. timeout: seconds for each step."""
+        address = urllib.parse.urlsplit(self.endpoint)
+        if address.scheme == "unix":
+            return _SocketConnection(address.path, timeout)
+        assert address.hostname
+        return http.client.HTTPSConnection(address.hostname, address.port or 443, timeout=timeout, context=self._tls)
+
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = JSON, timeout: float = 15
     ) -> dict[str, Any]:
@@ -75,11 +109,7 @@ class Api:
 
         Raises ApiError with the server's own message on a status of 400 and above, Unreachable without an answer.
         """
-        address = urllib.parse.urlsplit(self.endpoint)
-        assert address.hostname
-        connection = http.client.HTTPSConnection(
-            address.hostname, address.port or 443, timeout=timeout, context=self._tls
-        )
+        connection = self.connection(timeout)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, self._headers | {"Content-Type": content_type})

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from localcloud.kubernetes import controlplane, network, nodes, pki, processes
+from localcloud.kubernetes import controlplane, existing, network, nodes, pki, processes
 from localcloud.kubernetes import leftovers as leftovers_of
 from localcloud.kubernetes import node as machine
 from localcloud.kubernetes import registry as registry_of
@@ -24,32 +24,27 @@ from localcloud.paths import Instance, instance
 from localcloud.tools import ensure_tools, installed
 
 
-def external_kubeconfig() -> Path | None:
-    """The kubeconfig of an existing cluster that is to be used instead ($SLIPWAY_KUBECONFIG), or None."""
-    value = os.environ.get("SLIPWAY_KUBECONFIG")
-    return Path(value) if value else None
-
-
-def kubeconfig_path(inst: Instance | None = None) -> Path:
-    """Kubeconfig of the administrator."""
-    return external_kubeconfig() or (inst or instance()).kubeconfig
+def external_kubeconfig(inst: Instance | None = None) -> Path | None:
+    """The kubeconfig of an existing cluster that is used instead of one of our own, or None."""
+    return existing.kubeconfig(inst or instance())
 
 
 def endpoint(inst: Instance | None = None) -> str:
-    """Address of the API server, as "https://10.90.0.1:6443"."""
-    if external := external_kubeconfig():
-        return Api(external).endpoint
+    """Address of the API server, as "https://10.90.0.1:6443". For an existing cluster the EKS stand-in serves there."""
     return (inst or instance()).apiserver_url
 
 
 def ca_data(inst: Instance | None = None) -> bytes:
-    """Certificate (PEM) of the authority that signed the API server's certificate."""
-    return Api(kubeconfig_path(inst)).ca
+    """Certificate (PEM) of the authority that signed the certificate of endpoint()."""
+    return Api((inst or instance()).kubeconfig).ca
 
 
 def api(inst: Instance | None = None) -> Api:
     """A client with the administrator's rights."""
-    return Api(kubeconfig_path(inst))
+    inst = inst or instance()
+    if external_kubeconfig(inst):
+        return Api.of_socket(existing.socket(inst))
+    return Api(inst.kubeconfig)
 
 
 @contextlib.contextmanager
@@ -77,9 +72,19 @@ def _claim(inst: Instance) -> None:
                 "Next: let SLIPWAY_STATE name a new or empty directory"
             )
         scratch = inst.run / f"instance.json.{os.getpid()}.{os.urandom(4).hex()}"
-        scratch.write_text(json.dumps({"name": inst.name, "net": inst.net}))
+        external = external_kubeconfig(inst)
+        scratch.write_text(
+            json.dumps({"name": inst.name, "net": inst.net, "kubeconfig": str(external) if external else None})
+        )
         scratch.replace(file)
         return
+    made_with = existing.recorded(inst)
+    if external_kubeconfig(inst) != made_with:
+        raise ClusterError(
+            f"instance {inst.name!r} was started with {made_with or 'a cluster of its own'}, and now "
+            f"{existing.VARIABLE}={external_kubeconfig(inst)}. Next: unset it, or stop that instance first "
+            f"(without {existing.VARIABLE}), or choose another SLIPWAY_INSTANCE and SLIPWAY_NET"
+        )
     made_for = json.loads(file.read_text())["net"]
     if made_for != inst.net:
         raise ClusterError(
@@ -99,11 +104,8 @@ def _prepare(inst: Instance) -> None:
 def start_control_plane(log: Log = quiet, inst: Instance | None = None) -> None:
     """Start what does not run of etcd, API server, controller manager and scheduler; returns when it is ready.
 
-    With $SLIPWAY_KUBECONFIG it only checks that the cluster answers.
+    An existing cluster is there already: what starts is the way to it.
     """
-    if external_kubeconfig():
-        _check_external()
-        return
     inst = inst or instance()
     bin_dir = ensure_tools(log)
     with using(inst, log):
@@ -112,6 +114,9 @@ def start_control_plane(log: Log = quiet, inst: Instance | None = None) -> None:
 
 
 def _start_control_plane(inst: Instance, bin_dir: Path, log: Log) -> None:
+    if external := external_kubeconfig(inst):
+        existing.start(inst, bin_dir, external, log)
+        return
     with hold(controlplane.lock(inst), log=log, what="the control plane"):
         controlplane.start(inst, bin_dir, log)
 
@@ -127,11 +132,9 @@ def start_registry(log: Log = quiet, inst: Instance | None = None) -> None:
 def ensure_all(log: Log = quiet, inst: Instance | None = None, seconds: float = 90) -> list[str]:
     """Start what does not run: registry, control plane and all nodes that were added and not switched off.
 
-    Returns the names of these nodes once they are Ready (at most `seconds` after they were started).
+    Returns the names of these nodes once they are Ready (at most `seconds` after they were started); of an existing
+    cluster none is ours.
     """
-    if external_kubeconfig():
-        _check_external()
-        return []
     inst = inst or instance()
     bin_dir = ensure_tools(log)
     with using(inst, log):
@@ -153,12 +156,11 @@ def add_node(spec: NodeSpec, log: Log = quiet, inst: Instance | None = None) -> 
 
     Returns when it has registered; wait_ready() waits until pods can run on it. The control plane must run or be
     about to start. Many threads and processes may add nodes at the same time.
-    An existing cluster ($SLIPWAY_KUBECONFIG) keeps the nodes it has.
+    An existing cluster keeps the nodes it has.
     """
-    if external_kubeconfig():
-        _check_external()
-        return
     inst = inst or instance()
+    if external_kubeconfig(inst):
+        return
     bin_dir = ensure_tools(log)
     with using(inst, log):
         _prepare(inst)
@@ -171,7 +173,7 @@ def remove_node(name: str, log: Log = quiet, inst: Instance | None = None) -> No
     Drain it before, if what runs on it is to end in peace.
     """
     inst = inst or instance()
-    if external_kubeconfig() or not inst.kubeconfig.exists():
+    if external_kubeconfig(inst) or not inst.kubeconfig.exists():
         return
     with using(inst, log):
         nodes.remove(inst, name, api(inst), log)
@@ -207,19 +209,19 @@ def cordon_node(name: str, unschedulable: bool = True, inst: Instance | None = N
 
 def drain_node(name: str, inst: Instance | None = None, seconds: int = 120) -> None:
     """Cordon a node and evict its pods, except those of DaemonSets; returns when they are gone."""
-    nodes.drain(name, kubeconfig_path(inst), ensure_tools(), seconds)
+    nodes.drain(name, (inst or instance()).kubeconfig, ensure_tools(), seconds)
 
 
 def wait_ready(names: Iterable[str], inst: Instance | None = None, seconds: float = 90) -> None:
     """Wait until the nodes are Ready. Raises ClusterError that says what is wrong with which node."""
-    own = None if external_kubeconfig() else inst or instance()
+    own = None if external_kubeconfig(inst) else inst or instance()
     nodes.wait_ready(own, names, api(inst), seconds)
 
 
 def node_names(inst: Instance | None = None) -> list[str]:
     """Names of all nodes: of those that were added, or of those that an existing cluster has."""
-    if external_kubeconfig():
-        return [obj["metadata"]["name"] for obj in api().request("GET", "/api/v1/nodes")["items"]]
+    if external_kubeconfig(inst):
+        return [obj["metadata"]["name"] for obj in api(inst).request("GET", "/api/v1/nodes")["items"]]
     return [node.name for node in nodes.known(inst or instance())]
 
 
@@ -235,30 +237,21 @@ def run_in_node(name: str, argv: Sequence[str], inst: Instance | None = None) ->
 
 
 def _own(inst: Instance | None) -> Instance:
-    if external_kubeconfig():
+    inst = inst or instance()
+    if external := external_kubeconfig(inst):
         raise ClusterError(
-            f"the nodes of an existing cluster (SLIPWAY_KUBECONFIG={external_kubeconfig()}) are not ours to switch. "
+            f"the nodes of an existing cluster ({existing.VARIABLE}={external}) are not ours to switch. "
             "Next: use the tool that made it"
         )
-    inst = inst or instance()
     if not inst.kubeconfig.exists():
         raise ClusterError(f"local cluster {inst.name!r} is not set up. Next: start it")
     return inst
 
 
-def _check_external() -> None:
-    client = api()
-    if not client.ready():
-        raise ClusterError(
-            f"the cluster at {client.endpoint} (SLIPWAY_KUBECONFIG={external_kubeconfig()}) is not ready. "
-            "Next: start it, or unset SLIPWAY_KUBECONFIG to use a local one"
-        )
-
-
 def stop_all(log: Log = quiet, inst: Instance | None = None) -> None:
     """End every process of the instance and remove all that it has on this machine, its data included.
 
-    An existing cluster ($SLIPWAY_KUBECONFIG) is not touched. Raises ClusterError if something cannot be removed.
+    An existing cluster is not touched. Raises ClusterError if something cannot be removed.
     """
     inst = inst or instance()
     lock = inst.run / "instance.lock"
@@ -273,10 +266,10 @@ def wipe(log: Log = quiet, inst: Instance | None = None) -> None:
 
     Registry, certificates and what other parts keep in the state stay. An existing cluster is not touched.
     """
-    if external_kubeconfig():
+    inst = inst or instance()
+    if external_kubeconfig(inst):
         log("the existing cluster is not wiped: it belongs to somebody else")
         return
-    inst = inst or instance()
     bin_dir = ensure_tools(log)
     with hold(inst.run / "instance.lock", log=log, what=f"local cluster {inst.name!r}"):
         for node in nodes.known(inst):
@@ -309,10 +302,9 @@ def pss(inst: Instance | None = None) -> dict[str, tuple[int, float]]:
 
 def status(inst: Instance | None = None) -> list[str]:
     """What runs and what does not, one line each."""
-    if external := external_kubeconfig():
-        client = api()
-        return [f"existing cluster at {client.endpoint} ({external}): {'ready' if client.ready() else 'not ready'}"]
     inst = inst or instance()
+    if external := external_kubeconfig(inst):
+        return [f"existing cluster of {external}: {'ready' if api(inst).ready() else 'does not answer'}"]
     bin_dir = installed()
     if bin_dir is None or not inst.kubeconfig.exists():
         return [f"local cluster {inst.name!r} is not set up"]

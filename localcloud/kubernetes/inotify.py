@@ -14,6 +14,11 @@ CONTROL_PLANE = 12
 _LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 
 
+def limit() -> int:
+    """How many instances one user may have."""
+    return int(_LIMIT.read_text())
+
+
 def free(enough: int) -> int:
     """How many inotify instances can still be made, counted up to `enough`. They are made and closed again."""
     make = ctypes.CDLL(None, use_errno=True).inotify_init1
@@ -32,8 +37,7 @@ def problem(needed: int) -> str | None:
     left = free(needed)
     if left >= needed:
         return None
-    limit = int(_LIMIT.read_text())
     return (
-        f"{left} of root's {limit} inotify instances are free, and {needed} are needed. "
-        f"Next: sysctl -w fs.inotify.max_user_instances={max(1024, 2 * limit)}, or stop other local clusters"
+        f"{left} of root's {limit()} inotify instances are free, and {needed} are needed. "
+        f"Next: sysctl -w fs.inotify.max_user_instances={max(1024, 2 * limit())}, or stop other local clusters"
     )

@@ -6,6 +6,7 @@ started into them. When it dies, the kernel ends everything in the node, like a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -106,7 +107,8 @@ def start(node: Node, bin_dir: Path, log: Log) -> None:
         network.connect_node(inst, node.index, first)
     parts = daemons(node, bin_dir, first, _v1_groups(node))
     started = [] if not processes.ensure(parts["containerd"]) else ["containerd"]
-    _wait_containerd(first, parts["containerd"])
+    if started:
+        wait_containerd(Path(f"/proc/{first}/root/run/containerd/containerd.sock"), parts["containerd"])
     controlplane.wait_api(inst, controlplane.daemons(inst, bin_dir)[:2], others_start=True)
     started += [name for name in ("kubelet", "kube-proxy") if processes.ensure(parts[name])]
     if started:
@@ -166,20 +168,30 @@ def _write_files(node: Node) -> None:
         scratch.replace(file)
 
 
-def _wait_containerd(first: int, daemon: Daemon) -> None:
+def wait_containerd(address: Path, daemon: Daemon) -> None:
+    """Wait until containerd serves kubelets: its socket answers some time before its CRI plugin does.
+
+    A kubelet that comes in between ends ("server is not initialized yet").
+    """
+    import grpc  # not at the top: most commands start no node
+
     end = time.monotonic() + 30
-    while True:
-        with socket.socket(socket.AF_UNIX) as client:
-            try:
-                client.connect(f"/proc/{first}/root/run/containerd/containerd.sock")
-                return
-            except OSError:
-                pass
-        if time.monotonic() > end:
-            raise ClusterError(
-                f"containerd does not start. The end of {daemon.log}:\n{processes.last_words(daemon.log)}"
-            )
+    said = ""
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+            client.connect(str(address))
+            break
         time.sleep(0.02)
+    with grpc.insecure_channel(f"unix:{address}") as channel:
+        version = channel.unary_unary("/runtime.v1.RuntimeService/Version")
+        while time.monotonic() < end:
+            try:
+                version(b"", timeout=5)
+                return
+            except grpc.RpcError as error:
+                said = f" ({error.details()})"
+            time.sleep(0.02)
+    raise ClusterError(f"containerd does not start{said}. The end of {daemon.log}:\n{processes.last_words(daemon.log)}")
 
 
 def kill(node: Node) -> None:

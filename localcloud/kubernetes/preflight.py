@@ -59,23 +59,27 @@ def problems(inst: Instance | None = None) -> list[str]:
 
     Takes a tenth of a second; nothing is changed.
     """
-    if external := external_kubeconfig():
-        return [] if external.exists() else [f"SLIPWAY_KUBECONFIG={external}: there is no such file"]
     inst = inst or instance()
+    external = external_kubeconfig(inst)
+    if external and not external.exists():
+        return [f"SLIPWAY_KUBECONFIG={external}: there is no such file"]
     basic = [*_platform_problems(), *capability_problems(Path("/proc/self/status").read_text())]
     if basic:
         return basic  # everything else would fail because of these
     checks: list[Callable[[], Iterable[str]]] = [
         _cgroup_problems,
-        lambda: _kernel_problems(inst),
-        lambda: _place_problems(inst),
         lambda: _address_problems(inst),
         lambda: port_problems(inst, _listeners()),
         lambda: _space_problems(inst),
-        lambda: _memory_problems(inst),
-        lambda: _inotify_problems(inst),
         _network_problems,
     ]
+    if not external:
+        checks += [
+            lambda: _kernel_problems(inst),
+            lambda: _place_problems(inst),
+            lambda: _memory_problems(inst),
+            lambda: _inotify_problems(inst),
+        ]
     return [problem for check in checks for problem in check()]
 
 
@@ -237,6 +241,7 @@ def port_problems(inst: Instance, listeners: Iterable[Listener]) -> list[str]:
     needed = {
         ("127.0.0.1", inst.etcd_port): "etcd",
         ("127.0.0.1", inst.etcd_peer_port): "etcd",
+        ("127.0.0.1", inst.aws_port): "the AWS stand-in",
         (str(inst.host_ip), 6443): "the API server",
         (str(inst.host_ip), 5000): "the image registry",
     }

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localcloud.aws import service
 from localcloud.aws.journal import Entry, Journal, JournalError
 from localcloud.aws.request import AwsRequest, query_request
+from localcloud.kubernetes import processes
 from tests.aws.conftest import Server
 from tests.clusters import own_instance
 
@@ -75,6 +81,19 @@ def test_all_ids_and_dates_are_the_same_after_kill_9(alone: Server) -> None:
     alone.kill()
     alone.start()
     assert _everything(alone) == after
+
+
+def test_a_start_that_still_finds_a_dying_server_starts_another(alone: Server) -> None:
+    dying = processes.running(service.daemon(alone.inst))
+    assert dying is not None
+    os.kill(dying, signal.SIGSTOP)  # it is there, and does not answer
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(alone.start)
+        time.sleep(1.2)
+        os.kill(dying, signal.SIGKILL)
+        start.result()
+    assert processes.running(service.daemon(alone.inst)) not in (None, dying)
+    assert service.is_running(alone.inst)
 
 
 def _entry(number: int) -> Entry:

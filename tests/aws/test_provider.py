@@ -244,6 +244,21 @@ def test_a_change_in_place_a_replacement_and_an_unknown(plugin: Plugin, vpc: Res
     assert ignored.changes == NONE
 
 
+def test_an_ignored_path_hides_itself_and_not_its_neighbours(plugin: Plugin) -> None:
+    def scaling(low: int, high: int, wanted: int) -> Any:
+        return struct({"scalingConfig": {"minSize": low, "maxSize": high, "desiredSize": wanted}})
+
+    def changed(news: Any) -> list[str]:
+        request = provider_pb2.DiffRequest(
+            id="c:g", urn=urn("aws:eks/nodeGroup:NodeGroup", "g"), olds=scaling(1, 2, 1), old_inputs=scaling(1, 2, 1),
+            news=news, ignoreChanges=["scalingConfig.desiredSize"],
+        )  # fmt: skip
+        return sorted(plugin.stub.Diff(request).detailedDiff)
+
+    assert changed(scaling(2, 3, 1)) == ["scalingConfig.maxSize", "scalingConfig.minSize"]
+    assert changed(scaling(1, 2, 2)) == []
+
+
 def test_an_update_changes_aws_and_the_state(plugin: Plugin, vpc: Resource, ec2: Any) -> None:
     changed = plugin.update(VPC, "changing", vpc, {"cidrBlock": "10.7.0.0/16", "tags": {"owner": "me"}})
     assert changed.state["tagsAll"] == {"owner": "me", "project": "slipway"}

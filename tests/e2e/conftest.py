@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.clusters import own_instance
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -25,6 +29,7 @@ class Cloud:
     instance: str
     net: int
     first_up: str = ""
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -36,11 +41,13 @@ class Cloud:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command in a process group of its own and do not wait for it."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(REPOSITORY / "slipway"), *arguments],
             cwd=REPOSITORY, env=self.environment, text=True, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
+        self.started.append(process)
+        return process
 
     def run(self, *arguments: str, ok: bool = True, timeout: float = 600) -> str:
         """Run a command and return what it printed. ok: whether it must succeed (True) or fail (False)."""
@@ -48,6 +55,13 @@ class Cloud:
         output = ANSI.sub("", process.communicate(timeout=timeout)[0])
         assert (process.returncode == 0) is ok, f"{arguments} ended with {process.returncode}:\n{output[-6000:]}"
         return output
+
+    def end_started(self) -> None:
+        """Kill the commands that still run, as they do when a test was interrupted."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
 
     def kubectl(self, *arguments: str, ok: bool = True) -> str:
         # Not by way of ./slipway: its start is most of the time of a short command that tests repeat.
@@ -80,11 +94,28 @@ def wait_until(true: Callable[[], object], what: str, seconds: float = 120) -> N
         time.sleep(0.5)
 
 
+@contextmanager
+def own_cloud() -> Iterator[Cloud]:
+    """A cloud of nobody else's, not up yet. At the end it is brought down, and must have left nothing behind."""
+    with own_instance() as inst:
+        cloud = Cloud(inst.name, inst.net)
+        try:
+            yield cloud
+        finally:
+            cloud.end_started()
+        cloud.run("down")
+        assert list(cloud.state.parent.glob(f"*{cloud.instance}*")) == []
+
+
 @pytest.fixture(scope="package")
 def cloud() -> Iterator[Cloud]:
-    cloud = Cloud("test-e2e", 132)
-    cloud.run("down")
-    cloud.first_up = cloud.run("up", timeout=1800)
-    yield cloud
-    cloud.run("down")
-    assert list(cloud.state.parent.glob(f"*{cloud.instance}*")) == []
+    with own_cloud() as cloud:
+        cloud.first_up = cloud.run("up", timeout=1800)
+        yield cloud
+
+
+@pytest.fixture
+def empty_cloud() -> Iterator[Cloud]:
+    """A cloud that is not up."""
+    with own_cloud() as cloud:
+        yield cloud

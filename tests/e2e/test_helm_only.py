@@ -17,7 +17,7 @@ from localcloud.kubernetes import addons, cluster
 from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import Instance
 from localcloud.tools import ensure_tools
-from tests.clusters import own_instance
+from tests.clusters import add_nodes, own_instance
 
 from .conftest import REPOSITORY
 
@@ -58,9 +58,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainCluster]:
         cluster.start_registry(inst=inst)
         images.ensure_images(lambda _: None, registry=inst.registry)
         cluster.start_control_plane(inst=inst)
-        for name in ("one", "two"):
-            cluster.add_node(NodeSpec(name), inst=inst)
-        cluster.wait_ready(["one", "two"], inst=inst)
+        add_nodes(inst, NodeSpec("one"), NodeSpec("two"))
         addons.apply_coredns(inst)
         yield PlainCluster(
             inst, {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "KUBECONFIG": str(inst.kubeconfig)}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import time
 import urllib.request
 
 import pytest
 
-from .conftest import Cloud, wait_until
+from .conftest import REPOSITORY, Cloud, wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -26,18 +28,30 @@ def test_up_says_what_to_try_next(cloud: Cloud) -> None:
         assert hint in cloud.first_up
 
 
+def versions(cloud: Cloud) -> dict[str, str]:
+    """resourceVersion of all that a run of `make up` could touch, by uid."""
+    kinds = "pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis"
+    return {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in cloud.get(kinds, "-A")["items"]}
+
+
+def settled(cloud: Cloud) -> dict[str, str]:
+    """The versions once nothing changes any more: the operator looks for the end of the last job every 5 s."""
+    seen = [versions(cloud)]
+
+    def same() -> bool:
+        time.sleep(6)
+        seen.append(versions(cloud))
+        return seen[-1] == seen[-2]
+
+    wait_until(same, "the cluster is at rest")
+    return seen[-1]
+
+
 def test_second_up_changes_nothing_and_says_so(cloud: Cloud) -> None:
-    before = {
-        o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
-        for o in cloud.get("pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis", "-A")["items"]
-    }
+    before = settled(cloud)
     output = cloud.run("up")
     assert "Nothing to change" in output
-    after = {
-        o["metadata"]["uid"]: o["metadata"]["resourceVersion"]
-        for o in cloud.get("pods,statefulsets,deployments,nodesets,controllers,loginsets,restapis", "-A")["items"]
-    }
-    assert after == before
+    assert versions(cloud) == before
 
 
 def test_job_runs_again(cloud: Cloud) -> None:
@@ -67,6 +81,38 @@ def test_slipway_kubectl_is_kubectl_on_this_cluster(cloud: Cloud) -> None:
         cloud.run("kubectl", "get", "nodes", "-o", "name").split()
         == cloud.kubectl("get", "nodes", "-o", "name").split()
     )
+
+
+def test_shell_takes_commands_from_a_pipe_and_gives_the_last_ones_exit_code(cloud: Cloud) -> None:
+    done = subprocess.run(
+        [str(REPOSITORY / "slipway"), "shell"], input="id -un\nexit 7\n", env=cloud.environment,
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "alice\n"
+    assert done.returncode == 7
+    assert "TTY" not in done.stderr
+
+
+def test_a_node_that_is_not_there_is_answered_with_those_that_are(cloud: Cloud) -> None:
+    output = cloud.run("node", "drain", "debug-0", ok=False)  # a Slurm node, not a Kubernetes node
+    names = cloud.run("node", "list").split()
+    assert f"there is no Kubernetes node 'debug-0'; there is: {', '.join(names)}" in output
+    assert cloud.run("node", "uncordon", names[0]) == f"{names[0]}: takes pods again\n"
+
+
+def test_refresh_after_up_finds_nothing_changed(cloud: Cloud) -> None:
+    output = cloud.run("engine", "refresh", "--yes")
+    assert "no changes" in output and "changed outside" not in output
+
+
+def test_logs_lists_every_log(cloud: Cloud) -> None:
+    names = cloud.run("logs").splitlines()
+    assert {"aws", "apiserver", "slurmctld"} <= set(names)
+
+
+def test_no_line_ends_in_spaces(cloud: Cloud) -> None:
+    for output in (cloud.first_up, cloud.run("status")):
+        assert [line for line in output.splitlines() if line != line.rstrip()] == []
 
 
 def test_two_runs_at_once_name_each_other(cloud: Cloud) -> None:

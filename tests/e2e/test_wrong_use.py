@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from .conftest import REPOSITORY
 
 
@@ -31,10 +33,10 @@ def test_up_of_a_cloud_stack_is_refused() -> None:
     assert "make preview STACK=dev" in output
 
 
-def test_up_on_a_foreign_cluster_is_refused(tmp_path: Path) -> None:
-    code, output = slipway("up", SLIPWAY_KUBECONFIG=str(tmp_path), SLIPWAY_INSTANCE="test-wrong", SLIPWAY_NET="180")
+def test_an_existing_cluster_needs_a_kubeconfig_that_exists() -> None:
+    code, output = slipway("up", SLIPWAY_KUBECONFIG="/nowhere/config", SLIPWAY_INSTANCE="test-wrong", SLIPWAY_NET="180")
     assert code == 1
-    assert "SLIPWAY_KUBECONFIG" in output and "docs/deploy.md" in output
+    assert "SLIPWAY_KUBECONFIG=/nowhere/config: there is no such file" in output
 
 
 def test_invalid_instance_is_named() -> None:
@@ -47,6 +49,26 @@ def test_not_up_yet_says_how_to_start() -> None:
     code, output = slipway("job", SLIPWAY_INSTANCE="test-wrong", SLIPWAY_NET="180")
     assert code == 1
     assert "make up" in output
+
+
+@pytest.mark.parametrize("words", ["node drain debug-0", "node list", "engine stack resources", "destroy", "logs aws"])
+def test_what_needs_a_cloud_leaves_nothing_when_there_is_none(words: str) -> None:
+    code, output = slipway(*words.split(), SLIPWAY_INSTANCE="test-wrong", SLIPWAY_NET="180")
+    assert code == 1
+    assert ("make up" in output) or ("./slipway logs" in output)
+    assert not list(Path("/var/lib/slipway").glob("*test-wrong*"))
+
+
+def test_a_cache_that_cannot_be_made_is_named() -> None:
+    code, output = slipway("--help", SLIPWAY_CACHE="/proc/none")
+    assert code == 1
+    assert "/proc/none cannot be made" in output and "mkdir" not in output
+
+
+@pytest.mark.parametrize("part", ["node", "engine"])
+def test_usage_names_the_command_that_was_typed(part: str) -> None:
+    code, output = slipway(part, "--help", SLIPWAY_INSTANCE="test-wrong", SLIPWAY_NET="180")
+    assert code == 0 and f"usage: ./slipway {part} " in output
 
 
 def test_unknown_command_shows_usage() -> None:
@@ -74,13 +96,14 @@ def test_make_help_lists_every_target() -> None:
         assert f"make {target}" in output
 
 
-def test_not_root_is_told_before_anything_is_installed() -> None:
-    script = "exec setpriv --reuid=65534 --clear-groups /bin/bash -s up"
+@pytest.mark.parametrize("command", ["up", "job", "preview", "kubectl"])
+def test_not_root_is_told_before_anything_is_installed(command: str) -> None:
+    script = f"exec setpriv --reuid=65534 --clear-groups /bin/bash -s {command}"
     done = subprocess.run(
         ["bash", "-c", script], input=(REPOSITORY / "slipway").read_text(), cwd="/",
         env={"PATH": os.environ["PATH"], "HOME": "/tmp", "SLIPWAY_CACHE": "/tmp/none-of-slipway"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "needs root" in done.stderr
+    assert "needs root" in done.stderr and f"sudo -E ./slipway {command}" in done.stderr
     assert not Path("/tmp/none-of-slipway").exists()

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import subprocess
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ Thing("a")
         ("config: {}", "config: {size: {type: integer}, b: {type: string}}", "required and missing: shop:size, shop:b"),
         ("config: {shop:t: x}", "config: {t: {type: string, secret: true}}", "shop:t: must be a secret"),
         ("confg: {}", "", "Pulumi.dev.yaml: confg: no such key; allowed are config, encryptedkey"),
-        ("config: [", "", "Pulumi.dev.yaml: not valid YAML"),
+        ("config:\n  shop:a: [}", "", "Pulumi.dev.yaml:2: not valid YAML: did not find expected node content"),
         ("secretsprovider: awskms://x\nconfig: {shop:t: {secure: v1:a:b}}", "", "shop:t: "),
         ("environment: [dev]", "", "Pulumi ESC needs"),
     ],
@@ -203,7 +204,7 @@ def test_on_a_terminal_it_shows_what_is_under_way(project: Project) -> None:
     os.close(ours)
     assert process.wait(30) == 0
     text = seen.decode()
-    assert re.search(r"slow +created \(\d", text)
+    assert re.search(r"slow +created", text)
     assert "+  2 created" in text
 
 
@@ -217,6 +218,25 @@ def test_list_of_resources(project: Project) -> None:
     assert "    test:index:Thing" in output  # below its group
     code, output = project.cli("stack", "resources", "--json")
     assert {r["name"] for r in json.loads(output)} == {"shop-dev", "g", "a", "default"}
+
+
+def test_an_empty_stack_says_that_it_is_empty(project: Project) -> None:
+    code, output = project.cli("stack", "resources")
+    assert code == 0 and output == "stack dev has no resources\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(project: Project) -> None:
+    project.up('Thing("a", name="a")')
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = project.start("stack", "resources", stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 1
+
+
+def test_usage_names_the_command_that_was_typed(project: Project) -> None:
+    assert "usage: ./slipway engine stack" in project.cli("stack")[1]
 
 
 def test_changes_need_a_yes(project: Project) -> None:

@@ -56,6 +56,11 @@ def pack(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_program_that_fails_is_not_said_to_keep_the_rules(project: Project, pack: Path) -> None:
+    assert "✓ rules" in project.preview('Thing("a", value="fine")', packs=[pack]).text
+    assert "rules" not in project.preview('raise RuntimeError("no")', packs=[pack]).text
+
+
 def test_levels_remediation_and_stack_rules(project: Project, pack: Path) -> None:
     # One project through all of it: a pack takes a second to start.
     run = project.up(

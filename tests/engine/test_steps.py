@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from localcloud.engine import display
+from localcloud.engine.state import Resource
 from tests.engine.harness import Project
 
 
@@ -335,6 +339,52 @@ def test_refresh_takes_in_what_changed_and_what_is_gone(project: Project) -> Non
     repaired = project.up(program)
     assert repaired.steps() == {"a": "create", "b": "update"}
     assert project.run("refresh").changes == {"same": 3}
+
+
+def test_refresh_takes_in_silently_what_up_would_not_change(project: Project) -> None:
+    project.up('Thing("a", name="a", value="x")\nThing("b", name="b")')
+    (project.cloud / "a.computed").write_text("attached by another resource")
+    run = project.run("refresh")
+    assert run.ok and run.changes == {"same": 2}, run.text
+    assert project.resources()["a"]["outputs"]["found"] == "attached by another resource"
+    assert project.up('Thing("a", name="a", value="x")\nThing("b", name="b")').changes == {"same": 3}
+
+
+def test_up_marks_how_properties_changed(project: Project) -> None:
+    project.up('Thing("a", value="x", old=1)')
+    run = project.up('Thing("a", value="y", more=1)')
+    assert "[diff: +more, -old, ~value]" in run.text
+
+
+def test_lists_of_objects_are_shown_one_item_a_line(project: Project) -> None:
+    run = project.up('pulumi.export("rows", [{"b": 1, "a": "x"}, {"a": "y"}])\npulumi.export("flat", ["a", "b"])')
+    assert '    rows:\n      - {"a": "x", "b": 1}\n      - {"a": "y"}' in run.text
+    assert '    flat: ["a", "b"]' in run.text
+
+
+def test_a_program_that_fails_is_not_said_to_be_in_order(project: Project) -> None:
+    run = project.up('raise RuntimeError("no")')
+    assert not run.ok
+    assert "no changes" not in run.text
+
+
+def test_a_line_of_progress_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(display, "PROGRESS_EVERY", 0.0)
+    shown = display.Display(preview=False, emit=lines.append)
+    for i in range(9):
+        urn = f"urn:pulumi:dev::p::test:index:Thing::r{i}"
+        shown.started("create", Resource(urn=urn, type="test:index:Thing", custom=True))
+
+    async def wait_for_one() -> None:
+        shown.open()
+        while not lines:
+            await asyncio.sleep(0)
+        shown.close()
+
+    asyncio.run(wait_for_one())
+    assert "r0" in lines[0] and "r2" in lines[0] and "r3" not in lines[0]
+    assert lines[0].endswith(" and 6 more")
 
 
 def test_destroy_keeps_what_a_failed_delete_needs(project: Project) -> None:

@@ -17,14 +17,14 @@ from threading import Thread
 
 import pytest
 
-from images.tags import IMAGES
+from images.tags import IMAGES, image_tag
 from localcloud import tools
 from localcloud.images import ImageError, base, build, ensure_images
 from localcloud.images.base import mirror_of, root_archive
 from localcloud.images.buildah import PREFIX, Store
 from localcloud.images.errors import cause
 from localcloud.images.registry import present
-from localcloud.paths import REPOSITORY
+from localcloud.paths import ECR_REGISTRY, REPOSITORY
 
 TARGETS = """\
 http://mirror.example/debian-security/ main Debian-Security
@@ -255,3 +255,15 @@ def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == f"error: there is no image 'slurm'. Images: {', '.join(IMAGES)}\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_stack_may_name_the_registry_of_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.local_image("login") == f"{ECR_REGISTRY}/slipway/login:{image_tag('login')}"
+    monkeypatch.setattr(build, "REPOSITORY", tmp_path)
+    file = tmp_path / "stacks" / "Pulumi.local.yaml"
+    file.parent.mkdir()
+    file.write_text("config: {'slipway:images': {registry: 'localhost:5001'}}")
+    assert build.local_image("login") == f"localhost:5001/slipway/login:{image_tag('login')}"
+    file.write_text("config: {'slipway:images': {registry: 'localhost:5001/mine'}}")
+    with pytest.raises(ImageError, match="only host:port"):
+        build.stack_registry()

@@ -173,49 +173,6 @@ def test_the_second_of_two_controllers_is_enough(run: Run) -> None:
     assert "waiting" not in done.stderr
 
 
-def test_keys_are_copied_for_their_owner_only(run: Run, tmp_path: Path) -> None:
-    source, target = tmp_path / "mounted", tmp_path / "private"
-    (source / "..data").mkdir(parents=True)
-    for name in ("slurm.key", "jwt.key", "slurmdbd.conf", "slurm.conf", "prolog.sh"):
-        (source / "..data" / name).write_text(name)
-        (source / name).symlink_to(f"..data/{name}")
-    (source / "..data" / "prolog.sh").chmod(0o755)
-    script = tmp_path / "slurm-keys"
-    # The user slurm exists in the images only.
-    script.write_text((IMAGES / "slurm-base/bin/slurm-keys").read_text().replace("-o slurm -g slurm", "-o 401 -g 401"))
-    for _ in range(2):
-        done = subprocess.run(["bash", script, source, target], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    modes = {file.name: f"{file.stat().st_mode & 0o777:o}" for file in target.iterdir()}
-    assert modes == {
-        "slurm.key": "600",
-        "jwt.key": "600",
-        "slurmdbd.conf": "600",
-        "slurm.conf": "644",
-        "prolog.sh": "755",
-    }
-    assert all(not file.is_symlink() and file.read_text() == file.name for file in target.iterdir())
-    if os.getuid() == 0:
-        assert {file.stat().st_uid for file in target.iterdir()} == {401}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "two directories are needed"),
-        (["{empty}/missing", "/tmp"], "/missing is no directory: mount the Secret"),
-        (["{empty}", "{empty}/to"], "there is no file in"),
-    ],
-)
-def test_keys_that_cannot_be_copied(tmp_path: Path, arguments: list[str], message: str) -> None:
-    (tmp_path / "empty").mkdir()
-    words = [word.format(empty=tmp_path / "empty") for word in arguments]
-    script = IMAGES / "slurm-base/bin/slurm-keys"
-    done = subprocess.run(["bash", script, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert message in done.stderr
-
-
 def test_homes_are_made_once_for_users_of_extrausers(tmp_path: Path) -> None:
     homes = tmp_path / "home"
     homes.mkdir()

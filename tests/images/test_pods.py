@@ -24,7 +24,7 @@ from localcloud.images.build import build, missing_in, reference, tags
 from localcloud.kubernetes import addons, cluster
 from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import ECR_REGISTRY, Instance
-from tests.clusters import own_instance
+from tests.clusters import add_nodes, own_instance
 
 pytestmark = pytest.mark.cluster
 
@@ -109,12 +109,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with own_instance() as inst:
         cluster.start_control_plane(inst=inst)
         cluster.start_registry(inst=inst)
-        for name in NODES:
-            cluster.add_node(NodeSpec(name), inst=inst)
         wanted = tags(SLURM_IMAGES)
         if missing := missing_in(inst.registry, wanted):
             build(missing, lambda _: None, inst.registry)
-        cluster.wait_ready(NODES, inst=inst)
+        add_nodes(inst, *map(NodeSpec, NODES))
         addons.apply_coredns(inst, cluster.api(inst))
 
         here = Lab(inst, bin_dir / "kubectl")

@@ -22,7 +22,7 @@ def tree(tmp_path: Path) -> Path:
     files = {
         "images/versions.env": "# comment\nBASE=docker.io/library/debian:forky-slim\nSLURM=26.05\n",
         "images/slurm-base/install-slurm": "#!/bin/bash\n",
-        "images/slurm-base/bin/slurm-keys": "#!/bin/bash\n",
+        "images/slurm-base/bin/sackd-entrypoint": "#!/bin/bash\n",
         "operator/pyproject.toml": "[project]\n",
         "operator/src/slurm_operator/__init__.py": '__version__ = "0.1.0"\n',
         "operator/src/slurm_operator/kube/client.py": "x = 1\n",
@@ -64,7 +64,7 @@ def test_a_copy_made_in_another_order_has_the_same_tags(tree: Path, tmp_path: Pa
     [
         ("images/slurmd/Dockerfile", {"slurmd"}),
         ("images/slurm-base/install-slurm", set(SLURM_IMAGES)),
-        ("images/slurm-base/bin/slurm-keys", set(SLURM_IMAGES)),
+        ("images/slurm-base/bin/sackd-entrypoint", set(SLURM_IMAGES)),
         ("images/versions.env", set(IMAGES)),
         ("operator/src/slurm_operator/kube/client.py", {"slurm-operator"}),
         ("operator/pyproject.toml", {"slurm-operator"}),

@@ -12,19 +12,26 @@ from localcloud.kubernetes import cluster
 from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import Instance
-from tests.clusters import control_plane  # noqa: F401  # a fixture
+from tests.clusters import own_control_plane
 from tests.k8s_provider.harness import Provider, running
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="package")
-def kubeconfig(control_plane: Instance) -> str:  # noqa: F811
+def control_plane() -> Iterator[Instance]:
+    """Not the one that others share: a node is added to it."""
+    with own_control_plane() as inst:
+        yield inst
+
+
+@pytest.fixture(scope="package")
+def kubeconfig(control_plane: Instance) -> str:
     return control_plane.kubeconfig.read_text()
 
 
 @pytest.fixture(scope="package")
-def api(control_plane: Instance) -> Api:  # noqa: F811
+def api(control_plane: Instance) -> Api:
     """A client apart from the provider's, to look at what it did and to stand in for other programs."""
     return cluster.api(control_plane)
 
@@ -36,7 +43,7 @@ def provider(kubeconfig: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="package")
-def node(control_plane: Instance) -> str:  # noqa: F811
+def node(control_plane: Instance) -> str:
     """A real node, for tests that need pods to run."""
     cluster.add_node(NodeSpec("n1"), inst=control_plane)
     cluster.wait_ready(["n1"], inst=control_plane)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from localcloud.kubernetes import addons, cluster
 from localcloud.kubernetes.api import Api
 from localcloud.kubernetes.specs import NodeSpec, Taint
 from localcloud.paths import Instance
-from tests.clusters import own_instance
+from tests.clusters import add_nodes, own_instance
 from tests.kubernetes.pods import WEB, eventually, ready, start_web
 
 SPECS = [
@@ -58,9 +57,7 @@ def own() -> Iterator[Cluster]:
     """Control plane, three nodes, CoreDNS, and one web server pod on each node."""
     with own_instance() as inst:
         cluster.start_control_plane(inst=inst)
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda spec: cluster.add_node(spec, inst=inst), SPECS))
-        cluster.wait_ready([spec.name for spec in SPECS], inst=inst)
+        add_nodes(inst, *SPECS)
         api = cluster.api(inst)
         addons.apply_coredns(inst, api)
         start_web(api)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +17,7 @@ from localcloud.kubernetes.api import Api, ApiError
 from localcloud.kubernetes.errors import ClusterError
 from localcloud.kubernetes.specs import NodeSpec, Taint
 from localcloud.paths import REPOSITORY, Instance
+from tests.clusters import own_instance
 from tests.kubernetes.conftest import SPECS, Cluster
 from tests.kubernetes.pods import eventually, fetch_from_pod, kubectl, ready
 
@@ -185,20 +188,34 @@ def test_errors_of_the_command_line_are_one_message(own: Cluster) -> None:
 
 
 def test_an_existing_cluster_is_used_as_it_is(own: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Here the existing cluster is this one; the instance of the environment has nothing of its own.
-    monkeypatch.setenv("SLIPWAY_KUBECONFIG", str(own.inst.kubeconfig))
-    elsewhere = Instance(name="unused", net=60, state=own.inst.state.with_name("unused"))
-    cluster.start_control_plane(inst=elsewhere)
-    cluster.add_node(NodeSpec("not-added"), inst=elsewhere)
-    assert cluster.ensure_all(inst=elsewhere) == []
-    assert sorted(cluster.node_names(elsewhere)) == sorted(own.names)
-    assert cluster.endpoint(elsewhere) == own.inst.apiserver_url
-    cluster.wait_ready(own.names, elsewhere)
-    addons.apply_coredns(elsewhere)
-    dns = own.api.request("GET", "/api/v1/namespaces/kube-system/services/kube-dns")
-    assert dns["spec"]["clusterIP"] == str(own.inst.dns_ip)
-    with pytest.raises(ClusterError, match="not ours to switch"):
-        cluster.kill_node("n1", elsewhere)
-    cluster.wipe(inst=elsewhere)
-    assert cluster.status(elsewhere) == [f"existing cluster at {own.api.endpoint} ({own.inst.kubeconfig}): ready"]
-    assert not elsewhere.state.exists()
+    with own_instance() as elsewhere:
+        # Credentials of any kind work, here those of an exec plugin.
+        config = yaml.safe_load(own.inst.kubeconfig.read_text())
+        pair = {"clientCertificateData": "client-certificate-data", "clientKeyData": "client-key-data"}
+        have, version = config["users"][0]["user"], "client.authentication.k8s.io/v1"
+        status = {key: base64.b64decode(have[name]).decode() for key, name in pair.items()}
+        theirs, given = elsewhere.state / "run" / "theirs", elsewhere.state / "run" / "credential"
+        theirs.parent.mkdir(parents=True)
+        given.write_text(json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status}))
+        plugin = {"apiVersion": version, "command": "cat", "args": [str(given)], "interactiveMode": "Never"}
+        config["users"][0]["user"] = {"exec": plugin}
+        theirs.write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("SLIPWAY_KUBECONFIG", str(theirs))
+        cluster.start_control_plane(inst=elsewhere)
+        monkeypatch.delenv("SLIPWAY_KUBECONFIG")  # the instance remembers it
+        cluster.add_node(NodeSpec("not-added"), inst=elsewhere)
+        assert cluster.ensure_all(inst=elsewhere) == []
+        assert sorted(cluster.node_names(elsewhere)) == sorted(own.names)
+        cluster.wait_ready(own.names, elsewhere)
+        addons.apply_coredns(elsewhere)
+        dns = own.api.request("GET", "/api/v1/namespaces/kube-system/services/kube-dns")
+        assert dns["spec"]["clusterIP"] == str(own.inst.dns_ip)
+        with pytest.raises(ClusterError, match="not ours to switch"):
+            cluster.kill_node("n1", elsewhere)
+        cluster.wipe(inst=elsewhere)
+        assert cluster.status(elsewhere) == [f"existing cluster of {theirs}: ready"]
+        monkeypatch.setenv("SLIPWAY_KUBECONFIG", str(own.inst.kubeconfig))
+        with pytest.raises(ClusterError, match=f"was started with {theirs}, and now"):
+            cluster.start_control_plane(inst=elsewhere)
+        monkeypatch.delenv("SLIPWAY_KUBECONFIG")
+    assert own.api.ready()

@@ -10,13 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from localcloud import tools
 from localcloud.kubernetes import __main__ as command_line
-from localcloud.kubernetes import cgroups, cluster, inotify, leftovers, preflight, processes
+from localcloud.kubernetes import cgroups, cluster, inotify, leftovers, node, preflight, processes
 from localcloud.kubernetes.errors import ClusterError
 from localcloud.kubernetes.locks import hold, holders
 from localcloud.kubernetes.preflight import Listener
@@ -220,6 +222,8 @@ def test_who_has_a_port_is_named(inst: Instance) -> None:
         assert mine == [Listener("127.0.0.1", port, os.getpid())]
     (said,) = preflight.port_problems(inst, [Listener("127.0.0.1", inst.etcd_port, os.getpid())])
     assert f"port {inst.etcd_port} of 127.0.0.1, which etcd needs, is in use by process {os.getpid()}" in said
+    (said,) = preflight.port_problems(inst, [Listener("127.0.0.1", inst.aws_port, os.getpid())])
+    assert "which the AWS stand-in needs" in said
     elsewhere = [Listener("192.168.1.1", 6443, 1), Listener("127.0.0.1", 6443, 1)]
     assert preflight.port_problems(inst, elsewhere) == []
     everywhere = preflight.port_problems(inst, [Listener("0.0.0.0", 6443, None)])
@@ -331,3 +335,25 @@ def test_an_unknown_instance_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys
     finally:
         paths.instance.cache_clear()
     assert capsys.readouterr().err.startswith("error: SLIPWAY_NET='7': a multiple of 3 from 60 to 240 is allowed")
+
+
+def test_containerd_is_waited_for_until_it_serves_kubelets(tmp_path: Path) -> None:
+    answers = iter(["server is not initialized yet"] * 3)
+
+    def version(request: bytes, context: grpc.ServicerContext) -> bytes:
+        for refusal in answers:
+            context.abort(grpc.StatusCode.UNKNOWN, refusal)
+        return b""
+
+    methods = {"Version": grpc.unary_unary_rpc_method_handler(version)}
+    handler = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", methods)
+    server = grpc.server(ThreadPoolExecutor(1), [handler])
+    server.add_insecure_port(f"unix:{tmp_path / 'socket'}")
+    later = threading.Timer(0.3, server.start)
+    later.start()
+    try:
+        node.wait_containerd(tmp_path / "socket", Daemon("/none", ("containerd",), tmp_path / "log"))
+        assert list(answers) == []
+    finally:
+        later.join()
+        server.stop(None)

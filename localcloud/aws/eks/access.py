@@ -32,6 +32,7 @@ TYPES = ("STANDARD", "EC2_LINUX", "EC2_WINDOWS", "FARGATE_LINUX", "EC2", "HYBRID
 RESERVED = ("system:", "eks:", "aws:", "amazon:", "iam:")
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 OURS = {"app.kubernetes.io/managed-by": "slipway-eks-access"}
+_SELECTOR = ",".join(f"{key}={value}" for key, value in OURS.items())
 ADMIN_VIEW = {
     "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
     "metadata": {"name": "eks:admin-view", "labels": OURS},
@@ -246,6 +247,25 @@ def desired_bindings(entries: list[Document], namespaces: list[str]) -> dict[str
     return wanted
 
 
+def _present(kube: Kube) -> set[str]:
+    """API paths of the bindings that are there for access policies."""
+    found = set()
+    for kind in ("clusterrolebindings", "rolebindings"):
+        for binding in kube.items(f"{RBAC}/{kind}", labelSelector=_SELECTOR):
+            meta = binding["metadata"]
+            place = f"namespaces/{meta['namespace']}/" if "namespace" in meta else ""
+            found.add(f"{RBAC}/{place}{kind}/{meta['name']}")
+    return found
+
+
+def clear() -> None:
+    """Remove all that access policies made of the cluster. Nothing is done where no API server answers."""
+    kube = connect()
+    if kube.ready():
+        for path in (*_present(kube), f"{RBAC}/clusterroles/{quote('eks:admin-view')}"):
+            kube.delete(path)
+
+
 def sync(eks: Eks, cluster: str, kube: Kube | None = None) -> None:
     """Make the cluster's bindings what the access policies say. Does nothing while there is no API server yet."""
     if (eks.store.get("clusters", cluster) or {}).get("status") not in ("ACTIVE", "UPDATING", "CREATING"):
@@ -260,13 +280,7 @@ def sync(eks: Eks, cluster: str, kube: Kube | None = None) -> None:
     wanted = desired_bindings(entries, namespaces)
     if any(binding["roleRef"]["name"] == "eks:admin-view" for binding in wanted.values()):
         kube.apply(f"{RBAC}/clusterroles/{quote('eks:admin-view')}", ADMIN_VIEW)
-    present = set()
-    selector = ",".join(f"{key}={value}" for key, value in OURS.items())
-    for kind in ("clusterrolebindings", "rolebindings"):
-        for found in kube.items(f"{RBAC}/{kind}", labelSelector=selector):
-            meta = found["metadata"]
-            place = f"namespaces/{meta['namespace']}/" if "namespace" in meta else ""
-            present.add(f"{RBAC}/{place}{kind}/{meta['name']}")
+    present = _present(kube)
     for path in present - set(wanted):
         kube.delete(path)
     for path in set(wanted) - present:

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from localcloud.aws import ebs
-from localcloud.aws.eks import access, addons, clusters, nodegroups, nodes
+from localcloud.aws.eks import access, addons, clusters, endpoint, nodegroups, nodes
 from localcloud.aws.eks.core import Eks, finish_update
 from localcloud.aws.eks.store import Document
 from localcloud.kubernetes.errors import ClusterError
@@ -38,6 +38,7 @@ def resume(eks: Eks, cluster: Document) -> None:
 def _reattach(eks: Eks, name: str) -> None:
     """The machine may have restarted: the control plane first, then what was being done in it."""
     eks.compute.restart(log.info)
+    endpoint.ensure(eks)
     access.sync(eks, name)
     for update in eks.store.all("updates", name):
         if update["status"] == "InProgress" and not update["_addon"]:

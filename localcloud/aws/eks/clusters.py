@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localcloud.aws.eks import access, nodes
+from localcloud.aws.eks import endpoint as endpoint_of
 from localcloud.aws.eks.core import (
     Eks,
     arn,
@@ -176,6 +177,7 @@ def bring_up(eks: Eks, name: str) -> None:
                 f"{cluster['roleArn']} has no policies: EKS needs arn:aws:iam::aws:policy/AmazonEKSClusterPolicy"
             )
         eks.compute.start(log.info)
+        endpoint_of.ensure(eks)
         endpoint, authority = eks.compute.endpoint(), {"data": eks.compute.ca_data()}
         if cluster["_creator"]:
             access.admit_creator(eks, name, cluster["_creator"])
@@ -221,6 +223,7 @@ def tear_down(eks: Eks, name: str) -> None:
     """End the real cluster with all it stored, then forget everything that belonged to it."""
     try:
         nodes.remove(eks, [node["name"] for node in eks.store.all("nodes", name)], drain_seconds=0)
+        access.clear()
         eks.compute.wipe(log.info)
     except Exception as error:
         log.exception("deletion of cluster %s", name)

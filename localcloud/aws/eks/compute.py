@@ -1,20 +1,28 @@
-"""Where the clusters and nodes of the EKS stand-in come from: the local control plane and its nodes."""
+"""Where the clusters and nodes of the EKS stand-in come from: the local control plane, or an existing cluster."""
 
 from __future__ import annotations
 
 import base64
+import json
+import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from localcloud.aws.kube import Object, connect, node_path, node_ready
+from localcloud.aws import ebs
+from localcloud.aws.kube import Kube, Object, connect, drain, node_path, node_ready
 from localcloud.kubernetes import cluster
+from localcloud.kubernetes.api import ApiError
 from localcloud.kubernetes.errors import ClusterError, Log
 from localcloud.kubernetes.specs import NodeSpec, Taint
 
+log = logging.getLogger(__name__)
+
 NODE_LABEL = "eks.amazonaws.com/nodegroup"
-CLAIM, GIVEN = "slipway.dev/node", "slipway.dev/labels"
-"""Label and annotation of a claimed node of an existing cluster: as which node, and which labels it was given."""
+CLAIM, GIVEN = "slipway.dev/node", "slipway.dev/given"
+"""Label and annotation of a claimed node of an existing cluster: as which node, and what it was given (JSON)."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +67,9 @@ class LocalCompute:
     def remove_node(self, name: str) -> None:
         cluster.remove_node(name)
 
-    def kube_name(self, name: str) -> str:
-        """The name that a node has in Kubernetes."""
-        return name
+    def drain(self, name: str, seconds: float) -> list[str]:
+        """Let pods leave a node; returns those (namespace/name) that are still there after `seconds`."""
+        return drain(connect(), name, seconds)
 
     def node_names(self) -> list[str]:
         return cluster.node_names()
@@ -82,7 +90,8 @@ class LocalCompute:
 class ExistingCluster:
     """A cluster that somebody else made (kind, k3d), by $SLIPWAY_KUBECONFIG: a node group claims free nodes of it.
 
-    Its nodes keep their names, zones and provider ids; they get the group's labels and taints, and lose them again.
+    Its nodes keep what they have, labels of zone and instance type included, and get beside it the group's labels and
+    taints; they lose exactly these when they are given back. Only pods that were put there by such labels are evicted.
     """
 
     _claiming = threading.Lock()
@@ -101,36 +110,30 @@ class ExistingCluster:
         with self._claiming:
             nodes = kube.items("/api/v1/nodes")
             mine = [n for n in nodes if n["metadata"]["labels"].get(CLAIM) == order.name]
-            free = [n for n in nodes if NODE_LABEL not in n["metadata"]["labels"] and not _control_plane(n)]
+            free = [n for n in nodes if is_free(n)]
             if not mine and not free:
                 raise ClusterError(
-                    f"the existing cluster at {kube.endpoint} has no free node left for {order.name}. "
-                    "Next: add nodes to it, or ask for fewer in the node group"
+                    f"the existing cluster has no free node left for {order.name}: one that is Ready, without "
+                    "NoSchedule taint and no control plane. Next: add nodes to it, or ask for fewer in the node group"
                 )
             node = (mine or free)[0]
-            before = (node["metadata"].get("annotations") or {}).get(GIVEN, "").split()
-            labels: dict[str, str | None] = {**dict.fromkeys(before), **order.labels, CLAIM: order.name}
-            kube.merge(
-                node_path(node["metadata"]["name"]),
-                {
-                    "metadata": {"labels": labels, "annotations": {GIVEN: " ".join(order.labels)}},
-                    "spec": {"taints": [{"key": k, "value": v, "effect": e} for k, v, e in order.taints]},
-                },
-            )
+            _change(kube, node, lambda now: claimed(now, order))
+        if not mine:
+            log.info("%s of the existing cluster stands in for node %s", node["metadata"]["name"], order.name)
 
     def remove_node(self, name: str) -> None:
         kube = connect()
         for node in kube.items("/api/v1/nodes", labelSelector=f"{CLAIM}={name}"):
-            given = (node["metadata"].get("annotations") or {}).get(GIVEN, "").split()
-            body = {
-                "metadata": {"labels": dict.fromkeys([*given, CLAIM]), "annotations": {GIVEN: None}},
-                "spec": {"taints": None, "unschedulable": None},
-            }
-            kube.merge(node_path(node["metadata"]["name"]), body)
+            _change(kube, node, given_back)
 
-    def kube_name(self, name: str) -> str:
-        claimed = connect().items("/api/v1/nodes", labelSelector=f"{CLAIM}={name}")
-        return str(claimed[0]["metadata"]["name"]) if claimed else name
+    def drain(self, name: str, seconds: float) -> list[str]:
+        kube = connect()
+        left = []
+        for node in kube.items("/api/v1/nodes", labelSelector=f"{CLAIM}={name}"):
+            left += drain(
+                kube, node["metadata"]["name"], seconds, partial(_is_there_by, {*_given(node)["labels"], CLAIM})
+            )
+        return left
 
     def node_names(self) -> list[str]:
         return [node["metadata"]["labels"][CLAIM] for node in connect().items("/api/v1/nodes", labelSelector=CLAIM)]
@@ -151,7 +154,66 @@ class ExistingCluster:
         cluster.start_control_plane(log)
 
     def wipe(self, log: Log) -> None:
-        cluster.wipe(log)
+        """Remove what the stand-in itself made there; the cluster stays."""
+        ebs.reclaim_all(connect())
+
+
+def _change(kube: Kube, node: Object, patch: Callable[[Object], Object]) -> None:
+    """Patch a node as it is now: its kubelet and the controllers change it, too."""
+    path = node_path(node["metadata"]["name"])
+    for last in (False, False, False, False, True):
+        try:
+            kube.merge(path, patch(kube.request("GET", path)))
+            return
+        except ApiError as error:
+            if error.status != 409 or last:
+                raise
+
+
+def is_free(node: Object) -> bool:
+    """Whether a node of an existing cluster may be claimed: Ready, not claimed, and open to any pod."""
+    closed = any(taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints") or [])
+    control_plane = "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
+    return node_ready(node) and not closed and not control_plane and CLAIM not in node["metadata"]["labels"]
+
+
+def _is_there_by(labels: set[str], pod: Object) -> bool:
+    return not labels.isdisjoint(pod["spec"].get("nodeSelector") or {})
+
+
+def _given(node: Object) -> Object:
+    """What a claimed node was given: names of labels, and taints."""
+    text = (node["metadata"].get("annotations") or {}).get(GIVEN)
+    return dict(json.loads(text)) if text else {"labels": [], "taints": []}
+
+
+def claimed(node: Object, order: NodeOrder) -> Object:
+    """The patch that makes a node what a node group wants, as far as it has no say of its own."""
+    before, have = _given(node), node["metadata"]["labels"]
+    labels = {key: value for key, value in order.labels.items() if key not in have or key in before["labels"]}
+    theirs = [taint for taint in node["spec"].get("taints") or [] if taint not in before["taints"]]
+    taints = [{"key": k, "value": v, "effect": e} for k, v, e in order.taints]
+    given = json.dumps({"labels": sorted(labels), "taints": taints})
+    return {
+        "metadata": {
+            "labels": {**dict.fromkeys(before["labels"]), **labels, CLAIM: order.name},
+            "annotations": {GIVEN: given}, "resourceVersion": node["metadata"]["resourceVersion"],
+        },
+        "spec": {"taints": [*theirs, *taints]},
+    }  # fmt: skip
+
+
+def given_back(node: Object) -> Object:
+    """The patch that takes back exactly what a claimed node was given."""
+    given = _given(node)
+    theirs = [taint for taint in node["spec"].get("taints") or [] if taint not in given["taints"]]
+    return {
+        "metadata": {
+            "labels": dict.fromkeys([*given["labels"], CLAIM]), "annotations": {GIVEN: None},
+            "resourceVersion": node["metadata"]["resourceVersion"],
+        },
+        "spec": {"taints": theirs or None, "unschedulable": None},
+    }  # fmt: skip
 
 
 Compute = LocalCompute | ExistingCluster
@@ -160,7 +222,3 @@ Compute = LocalCompute | ExistingCluster
 def compute() -> Compute:
     """The source that the environment chooses."""
     return ExistingCluster() if cluster.external_kubeconfig() else LocalCompute()
-
-
-def _control_plane(node: Object) -> bool:
-    return "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from localcloud.aws.eks.compute import NODE_LABEL, NodeOrder
 from localcloud.aws.eks.core import Eks
 from localcloud.aws.eks.store import Document
-from localcloud.aws.kube import connect, drain
 from localcloud.kubernetes.errors import ClusterError
 from localcloud.paths import AWS_REGION
 
@@ -111,7 +110,7 @@ def remove(eks: Eks, names: list[str], drain_seconds: float) -> None:
 
     def one(name: str) -> None:
         if drain_seconds:
-            left = drain(connect(), eks.compute.kube_name(name), drain_seconds)
+            left = eks.compute.drain(name, drain_seconds)
             if left:
                 log.warning(
                     "node %s ends with pods that did not leave in %s s: %s", name, drain_seconds, ", ".join(left)

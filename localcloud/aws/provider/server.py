@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from typing import Any, NoReturn, TypeVar
 
@@ -32,6 +33,7 @@ from localcloud.paths import AWS_REGION
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_STEP = re.compile(r'[^.\[\]"]+')  # one key or position of a property path
 Kind = provider_pb2.PropertyDiff.Kind
 CONFIG_IGNORED = frozenset(
     {"accessKey", "secretKey", "token", "profile", "skipCredentialsValidation", "skipMetadataApiCheck",
@@ -204,8 +206,8 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):  # type: ignore[misc
     def _diff(self, request: Any) -> Any:
         resource, news, state = lookup(type_of(request.urn)), to_values(request.news), to_values(request.olds)
         olds = to_values(request.old_inputs) or state
-        ignored = {path.split(".")[0].split("[")[0] for path in request.ignoreChanges}
-        found = [c for c in changes(resource.props, olds, news) if _top(c.path) not in ignored]
+        ignored = list(request.ignoreChanges)
+        found = [c for c in changes(resource.props, olds, news) if not _covered(c.path, ignored)]
         if resource.taggable and "tagsAll" in state and not has_unknown(news.get("tags")) and "tags" not in ignored:
             wanted = {**self._session.default_tags, **{k: str(v) for k, v in (news.get("tags") or {}).items()}}
             if wanted != state["tagsAll"] and not any(_top(c.path) == "tags" for c in found):
@@ -335,6 +337,15 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):  # type: ignore[misc
 
 def _top(path: str) -> str:
     return path.split(".")[0].split("[")[0]
+
+
+def _covered(path: str, patterns: Iterable[str]) -> bool:
+    """Whether a path is one of the patterns or below it: scalingConfig.desiredSize does not cover its neighbours."""
+    there = _STEP.findall(path)
+    return any(
+        len(steps) <= len(there) and all(a in ("*", b) for a, b in zip(steps, there, strict=False))
+        for steps in map(_STEP.findall, patterns)
+    )
 
 
 def _kind_name(change: Change) -> str:

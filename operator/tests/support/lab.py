@@ -18,7 +18,7 @@ from localcloud.kubernetes import addons, cluster
 from localcloud.kubernetes.specs import NodeSpec
 from localcloud.paths import ECR_REGISTRY, Instance
 from support.commands import CHARTS, Commands, eventually
-from tests.clusters import own_instance
+from tests.clusters import add_nodes, own_instance
 
 NODES = ("n1", "n2", "n3")
 NAMESPACE = "slurm"
@@ -163,11 +163,9 @@ def running_lab(folder: Path) -> Iterator[Lab]:
     with own_instance() as inst:
         cluster.start_control_plane(inst=inst)
         cluster.start_registry(inst=inst)
-        for name in NODES:
-            cluster.add_node(NodeSpec(name), inst=inst)
         if missing := missing_in(inst.registry, tags(SLURM_IMAGES)):
             build(missing, lambda _: None, inst.registry)
-        cluster.wait_ready(NODES, inst=inst)
+        add_nodes(inst, *map(NodeSpec, NODES))
         addons.apply_coredns(inst, cluster.api(inst))
         lab = Lab(inst, folder)
         lab.install_operator()
