@@ -26,7 +26,7 @@ ROOTS = ("tests", "operator/tests")
 CHECKS = ("lint", "types", "charts")
 """Parts of tests/run that are no tests."""
 
-FILE_BY_FILE = ("tests/e2e",)
+FILE_BY_FILE = ("tests/e2e", "operator/tests/controllers")
 """Folders of which each file is a job: most of their time is waiting."""
 
 TOGETHER = (
@@ -56,6 +56,7 @@ ROOM = {
     "tests/program": 0,
     "tests/runner": 0,
     "operator/tests/desired": 0,
+    "tests/faults": 0,
     "operator/tests/slurm": 0,
 }
 """What tests take at most at one time; a group (TOGETHER) is found by its first path."""
