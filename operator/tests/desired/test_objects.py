@@ -103,6 +103,62 @@ def test_services_of_slurmctld() -> None:
     assert cluster(**fields).conf_server == "lab-controller.slurm:7000"
 
 
+HA = {"ha": {"enabled": True, "backups": 2}, "persistence": {"existingClaim": "shared"}}
+
+
+def test_backups() -> None:
+    spec = stateful_set(**HA)
+    assert spec["replicas"] == 3
+    made = spec["template"]["spec"]
+    assert made["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/livez"
+    assert made["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert pod()["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    services = {one["metadata"]["name"]: one["spec"] for one in controller.services(CONTROLLER, cluster(**HA))}
+    assert services["lab-controller"]["selector"]["controller.slinky.slurm.net/active"] == "true"
+    for index in range(3):
+        chosen = services[f"lab-controller-{index}"]["selector"]
+        assert chosen["statefulset.kubernetes.io/pod-name"] == f"lab-controller-{index}"
+    assert controller.disruption_budget(CONTROLLER, cluster(**HA))["spec"]["maxUnavailable"] == 1
+    assert controller.disruption_budget(CONTROLLER, cluster())["spec"]["maxUnavailable"] == 0
+
+
+def test_a_single_slurmctld_is_found_without_the_operators_label() -> None:
+    public = controller.services(CONTROLLER, cluster())[1]
+    assert set(public["spec"]["selector"]) == {"app.kubernetes.io/name", "app.kubernetes.io/instance"}
+
+
+def test_a_log_container_is_there_when_asked_for() -> None:
+    assert [one["name"] for one in pod()["initContainers"]] == ["reconfigure"]
+    spec = pod(logfile={"image": "alpine:3", "resources": {"limits": {"memory": "16Mi"}}})
+    sidecar = spec["initContainers"][0]
+    assert (sidecar["name"], sidecar["image"], sidecar["restartPolicy"]) == ("logfile", "alpine:3", "Always")
+    assert sidecar["resources"] == {"limits": {"memory": "16Mi"}}
+    assert spec["containers"][0]["args"] == ["-L", "/var/log/slurm/slurmctld.log"]
+
+
+def test_what_prometheus_is_told() -> None:
+    wanted = {
+        "enabled": True,
+        "labels": {"release": "prom"},
+        "interval": "60s",
+        "endpoints": [{"path": "/metrics/jobs"}],
+    }
+    made = controller.service_monitor(CONTROLLER, cluster(metrics={"serviceMonitor": wanted}))
+    assert made["metadata"]["labels"]["release"] == "prom"
+    assert made["spec"]["endpoints"] == [
+        {"port": "slurmctld", "scheme": "http", "path": "/metrics/jobs", "interval": "60s", "scrapeTimeout": "25s"}
+    ]
+    chosen = made["spec"]["selector"]["matchLabels"].items()
+    scraped = [
+        one["metadata"]["name"]
+        for one in controller.services(CONTROLLER, cluster(**HA))
+        if chosen <= one["metadata"]["labels"].items()
+    ]
+    assert scraped == ["lab-controller"]
+    usual = controller.service_monitor(CONTROLLER, cluster())
+    assert [one["path"] for one in usual["spec"]["endpoints"]] == list(controller.METRICS_PATHS)
+
+
 def test_the_old_name_of_the_jwt_key_works() -> None:
     assert cluster(jwtHs256KeyRef={"name": "old", "key": "k"}).jwt_key.name == "old"
 

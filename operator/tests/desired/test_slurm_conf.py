@@ -136,6 +136,67 @@ def test_cgroups_follow_the_users_cgroup_conf() -> None:
         conf(files={"cgroup.conf": "CgroupPlugin=cgroup/v9\n"})
 
 
+def test_gres_conf_is_there_without_being_asked_for() -> None:
+    def gres(*groups: Group, **given: str) -> str:
+        return conf_files(ConfInputs("lab", "slurm", controller_spec(), groups, files=given)).text["gres.conf"]
+
+    assert gres(Group("cpu", 1)) == "AutoDetect=off\n"
+    assert gres(Group("cpu", 1), Group("gpu", 1, gpus=True)) == "AutoDetect=nvidia\n"
+    assert gres(Group("gpu", 1, gpus=True), **{"gres.conf": "AutoDetect=nvml"}) == "AutoDetect=nvml"
+
+
+def test_a_job_that_does_not_say_gets_its_share_of_memory() -> None:
+    group = Group("a", 1, "", "", cpus=8, memory=16384)
+    assert "PartitionName=a Nodes=a DefMemPerCPU=2048 Default=YES" in conf("", group)
+    assert "DefMemPerCPU=1024" in conf("", Group("a", 1, "", "", cpus=1, memory=2048))  # two threads of one core
+    assert "DefMemPerCPU" not in conf("", Group("a", 1, ""))
+    assert "DefMemPerCPU" not in conf("", Group("a", 1, "DefMemPerNode=5", cpus=8, memory=16384))
+    assert "DefMemPerCPU" not in conf("DefMemPerGPU=5", group)
+    assert "DefMemPerCPU=2048" in conf("PartitionName=b Nodes=ALL DefMemPerNode=5", group)
+
+
+def test_presets() -> None:
+    assert values(conf(preset="high-throughput"), "MinJobAge") == ["60"]
+    assert values(conf("MinJobAge=5", preset="high-throughput"), "MinJobAge") == ["5"]
+    assert values(conf(), "MinJobAge") == []
+    with pytest.raises(BadConf, match=r"slipway.dev/preset: 'fast' is no preset; there is high-throughput"):
+        conf(preset="fast")
+
+
+def test_a_default_does_not_stand_beside_its_rival() -> None:
+    assert values(conf(), "PropagateResourceLimitsExcept") == ["MEMLOCK"]
+    assert values(conf("PropagateResourceLimits=NONE"), "PropagateResourceLimitsExcept") == []
+
+
+def test_backups_take_over_in_order_and_soon() -> None:
+    text = conf(ha={"enabled": True, "backups": 2})
+    assert values(text, "SlurmctldHost") == [f"lab-controller-{n}(lab-controller-{n}.slurm)" for n in range(3)]
+    assert values(text, "SlurmctldTimeout") == ["30"]
+    assert values(conf(), "SlurmctldTimeout") == []
+
+
+def test_scripts_are_files_and_parameters() -> None:
+    inputs = ConfInputs("lab", "slurm", controller_spec(), prolog={"10-a.sh": "x"}, epilog_slurmctld={"b.sh": "y"})
+    files = conf_files(inputs).text
+    assert (files["10-a.sh"], files["b.sh"]) == ("x", "y")
+    assert values(files["slurm.conf"], "Prolog") == ["10-a.sh"]
+    assert values(files["slurm.conf"], "EpilogSlurmctld") == ["/etc/slurm/b.sh"]
+    with pytest.raises(BadConf, match=r"script gres\.conf: there is another file of that name"):
+        conf_files(ConfInputs("lab", "slurm", controller_spec(), prolog={"gres.conf": "x"}))
+
+
+def test_files_that_do_not_fit_into_a_configmap_are_named() -> None:
+    with pytest.raises(BadConf, match=r"the largest: big\.conf 1,100,000"):
+        conf_files(ConfInputs("lab", "slurm", controller_spec(), files={"big.conf": "x" * 1_100_000}))
+
+
+def test_the_file_of_identity_providers() -> None:
+    files = conf_files(ConfInputs("lab", "slurm", controller_spec(), jwks='{"keys": []}')).text
+    assert files["jwks.json"] == '{"keys": []}'
+    parameters = values(files["slurm.conf"], "AuthAltParameters")
+    assert parameters == ["jwt_key=/etc/slurm/jwt.key,jwks=/etc/slurm/jwks.json"]
+
+
 @pytest.mark.parametrize("name", ["slurm.conf", "slurmdbd.conf", "slurm.key"])
 def test_files_of_the_operator_cannot_be_replaced(name: str) -> None:
     with pytest.raises(BadConf, match=name):
@@ -145,7 +206,12 @@ def test_files_of_the_operator_cannot_be_replaced(name: str) -> None:
 def test_an_external_slurmctld() -> None:
     text = conf(external=True, externalConfig={"host": "ctl.example.com"})
     assert values(text, "SlurmctldHost") == ["ctl.example.com"]
-    assert values(text, "SlurmctldAddr") == []
+    keys = {line.split("=")[0] for line in text.splitlines() if "=" in line}
+    assert keys == {
+        "ClusterName", "SlurmUser", "SlurmctldHost", "SlurmctldPort", "AuthType", "CredType", "AuthInfo", "AuthAltTypes"
+    }  # fmt: skip
+    inputs = ConfInputs("lab", "slurm", controller_spec(external=True, externalConfig={"host": "ctl"}))
+    assert set(conf_files(inputs).text) == {"slurm.conf"}
 
 
 def test_accounting() -> None:
