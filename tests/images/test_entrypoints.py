@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,3 +219,93 @@ def test_no_password_and_no_root_without_a_key() -> None:
     entry = (IMAGES / "login/login-entrypoint").read_text()
     assert "PermitRootLogin=prohibit-password" in entry
     assert "PermitRootLogin=yes" not in entry
+
+
+@pytest.mark.parametrize(
+    ("accounting", "files", "kept"),
+    [
+        ("accounting_storage/slurmdbd", {"job_state": "x"}, False),
+        ("accounting_storage/slurmdbd", {"job_state": "x", "assoc_usage": "x"}, False),
+        ("accounting_storage/slurmdbd", {"job_state": "x", "assoc_usage": "x", "qos_usage.old": "x"}, True),
+        ("accounting_storage/slurmdbd", {}, True),  # no state is no reason to forget whose it is
+        ("accounting_storage/none", {"job_state": "x"}, True),
+    ],
+)
+def test_slurmctld_starts_without_what_accounting_has_not_written_yet(
+    run: Run, tmp_path: Path, accounting: str, files: dict[str, str], kept: bool
+) -> None:
+    state, etc = tmp_path / "var/spool/slurmctld/lab", tmp_path / "etc/slurm"
+    state.mkdir(parents=True)
+    etc.mkdir(parents=True)
+    (etc / "slurm.conf").write_text(f"StateSaveLocation={state}\nAccountingStorageType={accounting}\n")
+    for name, text in {"clustername": "lab\n1", **files}.items():
+        (state / name).write_text(text)
+    assert arguments_of(run("slurmctld/slurmctld-entrypoint")) == ["-D"]
+    assert (state / "clustername").exists() is kept
+    assert all((state / name).exists() for name in files)
+
+
+# sshd's stand-in refuses settings with the word "bad"; as a daemon it notes what it was started with and each HUP.
+SSHD = """\
+#!/bin/bash
+while [ $# -gt 0 ]; do case $1 in -t) try=yes ;; -f) file=$2; shift ;; esac; shift; done
+folder=$(sed -n 's|^Include \\(.*\\)/\\*.conf|\\1|p' "$file")
+if [ -n "$try" ]; then ! grep -h bad "$folder"/*.conf; exit; fi
+note() { { grep -hv '^$' "$folder"/*.conf; echo --; } >>"$0.notes"; }
+trap note HUP
+trap 'exit 0' TERM
+note
+while :; do sleep 0.05; done
+"""
+
+
+def test_settings_of_sshd_are_taken_over_unless_sshd_refuses_them(tmp_path: Path) -> None:
+    mounted, etc = tmp_path / "etc/ssh/sshd_config.d", tmp_path / "etc/ssh"
+    mounted.mkdir(parents=True)
+    (etc / "sshd_config").write_text("Include /etc/ssh/sshd_config.d/*.conf\nUsePAM yes\n")
+    text = (IMAGES / "slurm-base/ssh/sshd-service").read_text()
+    for old, new in (
+        ("/usr/local/lib/slipway", str(IMAGES / "slurm-base/lib")),
+        ("/usr/sbin/sshd", str(tmp_path / "sshd")),
+        ("/run/sshd", str(tmp_path / "run")),
+        ("/etc/ss", f"{tmp_path}/etc/ss"),
+        ("sleep 2", "sleep 0.05"),
+    ):
+        text = text.replace(old, new)
+    (tmp_path / "sshd-service").write_text(text)
+    (tmp_path / "sshd").write_text(SSHD)
+    (tmp_path / "sshd").chmod(0o755)
+    notes = tmp_path / "sshd.notes"
+
+    def change(name: str, content: str) -> None:
+        (mounted / f".{name}").write_text(content)
+        (mounted / f".{name}").rename(mounted / name)
+
+    def seen(rounds: int) -> list[str]:
+        for _ in range(200):
+            parts = notes.read_text().split("--\n") if notes.exists() else []
+            if len(parts) > rounds:
+                return parts[rounds - 1].split()
+            time.sleep(0.05)
+        raise AssertionError(f"sshd was told {len(parts) - 1} times: {notes.read_text()}")
+
+    change("10-a.conf", "one\n")
+    change("20-b.conf", "bad\n")
+    process = subprocess.Popen(["bash", tmp_path / "sshd-service"], stderr=subprocess.PIPE, text=True)
+    try:
+        assert seen(1) == ["one"], "what sshd refuses at the start is left out"
+        change("20-b.conf", "two\n")
+        assert seen(2) == ["one", "two"]
+        change("10-a.conf", "also bad\n")
+        assert seen(3) == ["one", "two"], "what sshd refuses later stays as it was"
+        change("10-a.conf", "three\n")
+        assert seen(4) == ["three", "two"]
+        (mounted / "20-b.conf").unlink()
+        assert seen(5) == ["three"]
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "sshd refuses 20-b.conf" in said
+    assert "20-b.conf is left out" in said
+    assert "10-a.conf stays in effect as it was before" in said
