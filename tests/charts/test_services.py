@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +109,40 @@ def test_disruption_budgets_where_asked() -> None:
     made = spec("PodDisruptionBudget", "slurm-login", values)
     labels = {"app.kubernetes.io/name": "login", "app.kubernetes.io/instance": "slurm-login"}
     assert made == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+
+
+def test_dcgm_learns_which_job_has_which_gpu(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    values: Values = {
+        "vendor": {"nvidia": {"dcgm": {"enabled": True, "jobMappingDir": str(folder)}}},
+        "nodesets": {"gpu": {"slurmd": {"resources": {"limits": {"nvidia.com/gpu": 8}}}}, "cpu": {}},
+        "prologScripts": {"10-own.sh": "#!/bin/sh\n"},
+    }
+    made = render("slurm", values)
+    refs = made["Controller", "slurm"]["spec"]
+    assert refs["prologScriptRefs"] == [{"name": "slurm-dcgm-prolog"}, {"name": "slurm-prolog-scripts"}]
+    assert refs["epilogScriptRefs"] == [{"name": "slurm-dcgm-epilog"}]
+    gpu, cpu = made["NodeSet", "gpu"]["spec"], made["NodeSet", "cpu"]["spec"]
+    assert {"name": "dcgm-jobs", "mountPath": str(folder)} in gpu["slurmd"]["volumeMounts"]
+    assert "dcgm" not in str(cpu)
+
+    def run(when: str, job: int, gpus: str) -> None:
+        script = made["ConfigMap", f"slurm-dcgm-{when}"]["data"]["90-dcgm.sh"]
+        environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": str(job), "SLURM_JOB_GPUS": gpus}
+        subprocess.run(["bash", "-c", script], env=environment, check=True)
+
+    def jobs() -> dict[str, list[str]]:
+        return {file.name: file.read_text().split() for file in folder.iterdir()}
+
+    run("prolog", 7, "0,1")
+    run("prolog", 17, "1")
+    run("prolog", 8, "")
+    assert jobs() == {"0": ["7"], "1": ["7", "17"]}
+    run("epilog", 7, "0,1")
+    assert jobs() == {"1": ["17"]}
+    run("epilog", 17, "1")
+    run("epilog", 17, "1")
+    assert jobs() == {}
 
 
 def test_the_same_comes_out_twice() -> None:
