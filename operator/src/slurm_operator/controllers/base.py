@@ -12,15 +12,18 @@ from slurm_operator.api.common import Base
 from slurm_operator.api.controller import ControllerSpec
 from slurm_operator.api.load import InvalidSpec, load_spec
 from slurm_operator.api.names import (
+    ANNOTATION_POD_DEADLINE,
     ANNOTATION_SKIP_DRAIN,
     FINALIZER,
     FINALIZER_RESERVATION,
     LABEL_CLUSTER,
     LABEL_INSTANCE,
     LABEL_NAME,
+    LABEL_POD_PROTECT,
     controller_config,
 )
 from slurm_operator.desired.conf_syntax import BadConf
+from slurm_operator.desired.nodeset_status import CONDITION_PREFIX
 from slurm_operator.desired.parts import Cluster
 from slurm_operator.desired.status import Report, conditions
 from slurm_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
@@ -77,6 +80,27 @@ def trim_pod(obj: Object) -> Object:
             ]
     obj["status"] = trimmed
     return obj
+
+
+def more_than_marks(old: Object, new: Object) -> bool:
+    """True if a pod changed in anything but what controllers/mirror.py writes: that is no news to its NodeSet."""
+    return _without_marks(old) != _without_marks(new)
+
+
+def _without_marks(pod: Object) -> tuple[Object, Object, Object, Object, Object]:
+    meta, status = pod["metadata"], pod.get("status") or {}
+    kept = [entry for entry in status.get("conditions") or () if not entry["type"].startswith(CONDITION_PREFIX)]
+    return (
+        {name: value for name, value in meta.items() if name not in ("resourceVersion", "labels", "annotations")},
+        _less(labels_of(pod), LABEL_POD_PROTECT),
+        _less(annotations_of(pod), ANNOTATION_POD_DEADLINE),
+        pod.get("spec") or {},
+        {**status, "conditions": kept},
+    )
+
+
+def _less(values: Mapping[str, str], name: str) -> Object:
+    return {key: value for key, value in values.items() if key != name}
 
 
 class Reconciler(Controller, Generic[Spec]):

@@ -33,9 +33,7 @@ def overdue(pod: Object) -> bool:
 
 def workers_left(pods: Informer, namespace: str, controller: str) -> list[Object]:
     """Worker pods of a cluster that still count."""
-    return [
-        pod for pod in pods.list(namespace) if labels_of(pod).get(LABEL_CLUSTER) == controller and not overdue(pod)
-    ]
+    return [pod for pod in pods.list(namespace) if labels_of(pod).get(LABEL_CLUSTER) == controller and not overdue(pod)]
 
 
 def controller_waits(controller: Object, pods: list[Object], nodesets: Iterable[Object]) -> Report | None:

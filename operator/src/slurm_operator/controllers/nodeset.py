@@ -24,6 +24,7 @@ from slurm_operator.controllers.base import (
     Member,
     controller_ref,
     index_by_controller,
+    more_than_marks,
     of_instance,
     trim_pod,
 )
@@ -65,6 +66,8 @@ from slurm_operator.slurm.types import NodeInfo
 STALE_SECONDS = 120.0
 """Slurm's nodes as of longer ago count as unknown. Nothing is deleted without another look in any case."""
 BY_CORDON = "by_cordon"
+REST_SECONDS, REST_SECONDS_PER_POD = 0.05, 0.00005
+"""Events of so long are gathered for one pass, whose cost grows with the pods."""
 ACTIVE_SECONDS = 15.0
 """While something is under way, look again after this long even if no event comes."""
 
@@ -104,7 +107,11 @@ class NodeSetController(Member[NodeSetSpec]):
         self.slurm.add_handler(self._slurm_event)
 
     def watch_pods(self) -> Informer:
-        return self.owns(PODS, label_selector=f"{LABEL_NAME}={APP_WORKER}", transform=trim_pod)
+        selector = f"{LABEL_NAME}={APP_WORKER}"
+        return self.owns(PODS, label_selector=selector, transform=trim_pod, matters=more_than_marks)
+
+    def rest(self, key: Key) -> float:
+        return REST_SECONDS + len(self.pods) * REST_SECONDS_PER_POD
 
     def _node_event(self, event: EventType, old: Object | None, new: Object | None) -> None:
         """A cordon, or a machine that came, went or changed, matters to its workers; a heartbeat does not."""
@@ -125,11 +132,17 @@ class NodeSetController(Member[NodeSetSpec]):
         return [key_of(nodeset) for nodeset in self.informer.list(policy["metadata"]["namespace"])]
 
     def _slurm_event(self, key: Key, changed: frozenset[str]) -> None:
-        for nodeset in self.informer.by_index(BY_CONTROLLER, str(key)):
-            meta = nodeset["metadata"]
-            prefix = _prefix(nodeset)
-            if not changed or any(name.startswith(prefix) for name in changed):
-                self.enqueue(Key(meta["namespace"], meta["name"]))
+        for touched in self.touched(key, changed):
+            self.enqueue(touched)
+
+    def touched(self, cluster: Key, changed: frozenset[str]) -> list[Key]:
+        """NodeSets that a change of these Slurm nodes may concern; of no named nodes: all of the cluster."""
+        found = self.informer.by_index(BY_CONTROLLER, str(cluster))
+        return [
+            key_of(nodeset)
+            for nodeset in found
+            if not changed or any(name.startswith(_prefix(nodeset)) for name in changed)
+        ]
 
     async def forget(self, key: Key) -> None:
         await super().forget(key)
@@ -184,12 +197,12 @@ class NodeSetController(Member[NodeSetSpec]):
             await belongings.comments(slurm, said)
             if any(worker.phase == "Running" and worker.slurm_name not in nodes for worker in seen.workers):
                 slurm.cache.poke()
-        await steps.mirror(seen, protect=spec.workload_disruption_protection)
         cordon_trouble = await self.cordon_machines(key, steps, seen, policy)
         seats = [build.numbered(key.name, spec, number, pinned.get(str(number), "")) for number in plan.create]
         seats += [build.on_machine(key.name, machine, where.names[machine]) for machine in plan.place]
         if self.restapis.by_index(BY_CONTROLLER, f"{key.namespace}/{cluster.name}"):  # else no one would undo it
-            seats = [replace(seat, drained=self._begins_drained(seat)) for seat in seats]
+            drained = {machine: self._begins_drained(machine) for machine in {seat.machine for seat in seats}}
+            seats = [replace(seat, drained=drained[seat.machine]) for seat in seats]
         await belongings.history(wanted.revision, {worker.revision for worker in seen.workers})
         await belongings.claims(_suffixes(wanted, seen, pods, seats))
         await steps.creations(
@@ -215,9 +228,9 @@ class NodeSetController(Member[NodeSetSpec]):
     def _node(self, name: str) -> Object | None:
         return self.nodes.get("", name)
 
-    def _begins_drained(self, seat: build.Seat) -> bool:
+    def _begins_drained(self, machine: str) -> bool:
         """Whether Slurm is to be told something of the machine first; of any that may be meant, if it is not known."""
-        node = self._node(seat.machine) if seat.machine else None
+        node = self._node(machine) if machine else None
         machines = [node] if node is not None else self.nodes.list()
         cordoned = node is not None and node["spec"].get("unschedulable", False)
         return cordoned or any(

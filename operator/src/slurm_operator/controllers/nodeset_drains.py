@@ -26,7 +26,7 @@ from slurm_operator.slurm.types import JobInfo, NodeInfo
 if TYPE_CHECKING:
     from slurm_operator.controllers.nodeset import NodeSetController
 
-AT_ONCE = 16
+AT_ONCE = 32
 """Calls under way at a time."""
 
 
@@ -216,14 +216,22 @@ def _last(cause: str) -> str:
 
 
 async def gather_all(calls: Iterable[Awaitable[object]]) -> None:
-    """All of them, some at a time; the first failure is raised when every call has ended."""
+    """All of them, some at a time. After a failure no more are begun; it is raised when those under way have ended."""
     limit = asyncio.Semaphore(AT_ONCE)
+    failed: list[BaseException] = []
 
     async def one(call: Awaitable[object]) -> None:
         async with limit:
-            await call
+            if failed:
+                if asyncio.iscoroutine(call):
+                    call.close()
+                return
+            try:
+                await call
+            except BaseException as error:
+                failed.append(error)
+                raise
 
-    results = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+    if failed:
+        raise failed[0]

@@ -66,7 +66,6 @@ async def drain_all(do: NodeSetController, key: Key, nodeset: Object, since: flo
                     await slurm.client.delete_reservation(maintenance_reservation(key.name))
             await steps.records(plan)
             told += await do.cordon_machines(key, steps, seen, NO_POLICY)
-            await steps.mirror(seen, protect=spec.workload_disruption_protection)
     except (SlurmException, Unknown) as error:
         told.append(f"Slurm: {error}")
     if all(overdue(pod) for pod in pods.values()):

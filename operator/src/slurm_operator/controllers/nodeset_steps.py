@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from slurm_operator.api.names import ANNOTATION_POD_DEADLINE, LABEL_POD_PROTECT
 from slurm_operator.controllers.nodeset_drains import AT_ONCE, DrainSteps, gather_all
 from slurm_operator.desired.drain import is_ghost, may_run_unseen
-from slurm_operator.desired.nodeset_status import CONDITION_PREFIX, deadline_text, pod_conditions, protected
-from slurm_operator.desired.scale import Plan, Seen, Worker
+from slurm_operator.desired.scale import Plan, Worker
 from slurm_operator.desired.worker import Seat
-from slurm_operator.kube.errors import AlreadyExists, Conflict, NotFound
-from slurm_operator.kube.objects import annotations_of, is_deleting, labels_of, set_conditions
+from slurm_operator.kube.errors import AlreadyExists
+from slurm_operator.kube.objects import is_deleting
 from slurm_operator.kube.resources import Object
 from slurm_operator.slurm.errors import SlurmBusy, SlurmNotFound
 from slurm_operator.slurm.registry import SlurmCluster
@@ -35,7 +33,7 @@ class Steps(DrainSteps):
         await gather_all(self._delete(worker) for worker in certain)
 
     async def creations(self, seats: Sequence[Seat], make: Callable[[Seat], tuple[Object, Sequence[Object]]]) -> None:
-        """New pods in growing batches, so that a refusal (a quota, say) costs one request and not hundreds.
+        """New pods in growing batches, so that a refusal (a quota, say) costs few requests and not hundreds.
 
         `make` gives the pod and its claims, which come first.
         """
@@ -44,7 +42,8 @@ class Steps(DrainSteps):
         while left:
             batch, left = left[:size], left[size:]
             await gather_all(self._create(*make(seat)) for seat in batch)
-            size = min(2 * size, AT_ONCE)
+            # Once as many as fit went well, nothing waits for the slowest of a batch any more.
+            size = 2 * size if size < AT_ONCE else len(left)
 
     async def _create(self, pod: Object, claims: Sequence[Object]) -> None:
         for claim in claims:
@@ -78,52 +77,6 @@ class Steps(DrainSteps):
             return
         self._event("SlurmNodePruned", f"Slurm forgot node {name}, whose worker is gone")
 
-    async def mirror(self, seen: Seen, *, protect: bool) -> None:
-        """Slurm's view of each worker on its pod: conditions, when its jobs end, the label of the disruption budget."""
-        if seen.slurm is None:
-            return
-        changes: list[Awaitable[object]] = []
-        for worker in seen.workers:
-            node, pod = seen.slurm.get(worker.slurm_name), self._pods[worker.name]
-            # Of a node that Slurm lost, what was known last stays: jobs may still run there.
-            if is_deleting(pod) or (node is None and may_run_unseen(worker, seen.now)):
-                continue
-            label = "true" if node is not None and protect and protected(node) else None
-            deadline = deadline_text(worker.deadline) if node is not None and is_busy(node) else None
-            same = labels_of(pod).get(LABEL_POD_PROTECT) == label
-            if not same or annotations_of(pod).get(ANNOTATION_POD_DEADLINE) != deadline:
-                changes.append(self._mark(pod, label, deadline))
-            if node is not None:
-                changes += self._conditions(pod, node)
-        await gather_all(changes)
-
-    async def _mark(self, pod: Object, label: str | None, deadline: str | None) -> None:
-        meta = {
-            "uid": pod["metadata"]["uid"],
-            "labels": {LABEL_POD_PROTECT: label},
-            "annotations": {ANNOTATION_POD_DEADLINE: deadline},
-        }
-        try:
-            await self._do.patch(self._key, pod, {"metadata": meta})
-        except (Conflict, NotFound):
-            return
-
-    def _conditions(self, pod: Object, node: NodeInfo) -> list[Awaitable[object]]:
-        old = (pod.get("status") or {}).get("conditions") or ()
-        before = [entry for entry in old if entry["type"].startswith(CONDITION_PREFIX)]
-        wanted = set_conditions(before, pod_conditions(node))
-        if _facts(before) == _facts(wanted):
-            return []
-        return [self._apply_conditions(pod, wanted)]
-
-    async def _apply_conditions(self, pod: Object, wanted: list[Object]) -> None:
-        meta = {name: pod["metadata"][name] for name in ("name", "namespace", "uid")}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "status": {"conditions": wanted}}
-        try:
-            await self._do.apply_status(self._key, body)
-        except (Conflict, NotFound):
-            return
-
 
 def _removable(worker: Worker, node: NodeInfo | None) -> bool:
     return not may_run_unseen(worker, time.time()) if node is None else is_drained(node)
@@ -137,7 +90,3 @@ def _forgettable(node: NodeInfo | None, *, lost: bool) -> bool:
     if node is None or is_busy(node):
         return False
     return lost or "DRAIN" not in node.states or ours(node.reason)
-
-
-def _facts(entries: Iterable[Object]) -> set[tuple[str, str, str, str]]:
-    return {(entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", "")) for entry in entries}
