@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slurm_operator.controllers.cluster import ClusterController
+from slurm_operator.controllers.cordons import CordonController
+from slurm_operator.controllers.mirror import MirrorController
 from slurm_operator.controllers.nodeset import NodeSetController
 from slurm_operator.kube.resources import CONTROLLERS, NODES, NODESETS, PODS, RESTAPIS, SERVICES, Object, resource_for
 from slurm_operator.runtime.manager import Manager
@@ -60,7 +62,9 @@ class Operator:
         settings = Settings(leader_elect=False, health_port=0, metrics_port=0, namespaces=(SPACE,))
         async with Kube(self._network, self) as kube, Kube(self._network, self) as lease:
             manager = Manager(settings, kube, lease)
-            manager.add([ClusterController(manager), NodeSetController(manager)])
+            nodesets = NodeSetController(manager)
+            mirror, cordons = MirrorController(manager, nodesets), CordonController(manager)
+            manager.add([ClusterController(manager), nodesets, mirror, cordons])
             await manager.run()
 
     def die(self) -> None:
