@@ -1,4 +1,5 @@
-"""Shows Slurm's view of each worker on its pod: conditions, when its jobs end, the label of the disruption budget.
+"""Shows Slurm's view of each worker on its pod: conditions, when its jobs end, the label of the disruption budget; and
+tells Slurm in the node's Comment which pod and machine it is.
 
 A reconciler of its own, beside the one that makes and removes workers: hundreds of pods to mark must not keep a plan
 waiting, nor the other way round.
@@ -14,9 +15,11 @@ from slurm_operator.api.names import ANNOTATION_POD_DEADLINE, APP_WORKER, LABEL_
 from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.controllers.base import trim_pod
 from slurm_operator.controllers.nodeset import NodeSetController
+from slurm_operator.controllers.nodeset_belongings import Belongings
 from slurm_operator.controllers.nodeset_drains import gather_all
 from slurm_operator.desired.drain import may_run_unseen
 from slurm_operator.desired.nodeset_status import CONDITION_PREFIX, deadline_text, pod_conditions, protected
+from slurm_operator.desired.podinfo import facts
 from slurm_operator.desired.scale import Worker
 from slurm_operator.kube.errors import Conflict, NotFound
 from slurm_operator.kube.objects import annotations_of, is_deleting, labels_of, set_conditions
@@ -74,6 +77,10 @@ class MirrorController(Controller):
             if node is not None:
                 changes += self._conditions(key, pod, node)
         await gather_all(changes)
+        slurm, nodes = self._nodesets.slurm_of(nodeset)
+        if slurm is not None and nodes is not None:
+            said = facts(nodeset, seen.workers, nodes, self._nodesets.node, pods.__getitem__)
+            await Belongings(self._nodesets, key, nodeset, spec).comments(slurm, said)
         return None
 
     def _marks(
@@ -95,14 +102,14 @@ class MirrorController(Controller):
         old = (pod.get("status") or {}).get("conditions") or ()
         before = [entry for entry in old if entry["type"].startswith(CONDITION_PREFIX)]
         wanted = set_conditions(before, pod_conditions(node))
-        if _facts(before) == _facts(wanted):
+        if _content(before) == _content(wanted):
             return []
         meta = {name: pod["metadata"][name] for name in ("name", "namespace", "uid")}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "status": {"conditions": wanted}}
         return [_unless_gone(self.apply_status(key, body))]
 
 
-def _facts(entries: Iterable[Object]) -> set[tuple[str, str, str, str]]:
+def _content(entries: Iterable[Object]) -> set[tuple[str, str, str, str]]:
     return {(entry["type"], entry["status"], entry.get("reason", ""), entry.get("message", "")) for entry in entries}
 
 

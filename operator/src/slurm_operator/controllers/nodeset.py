@@ -185,7 +185,7 @@ class NodeSetController(Member[NodeSetSpec]):
         belongings = Belongings(self, key, obj, spec)
         self._tell(obj, plan, pods)
         refused: list[str] = []
-        said = facts(obj, seen.workers, nodes or {}, self._node, pods.__getitem__)
+        said = facts(obj, seen.workers, nodes or {}, self.node, pods.__getitem__)
         if slurm is not None and nodes is not None:
             refused = await belongings.shape(slurm, nodes, said)  # before a drain is undone
         await steps.drains(plan)
@@ -193,10 +193,9 @@ class NodeSetController(Member[NodeSetSpec]):
         await steps.removals(plan)
         reserved = await self._maintenance(obj, steps, window, wanted, seen)
         await steps.records(plan)
-        if slurm is not None and nodes is not None:
-            await belongings.comments(slurm, said)
-            if any(worker.phase == "Running" and worker.slurm_name not in nodes for worker in seen.workers):
-                slurm.cache.poke()
+        unknown = any(one.phase == "Running" and one.slurm_name not in (nodes or {}) for one in seen.workers)
+        if slurm is not None and nodes is not None and unknown:
+            slurm.cache.poke()
         cordon_trouble = await self.cordon_machines(key, steps, seen, policy)
         seats = [build.numbered(key.name, spec, number, pinned.get(str(number), "")) for number in plan.create]
         seats += [build.on_machine(key.name, machine, where.names[machine]) for machine in plan.place]
@@ -225,12 +224,12 @@ class NodeSetController(Member[NodeSetSpec]):
         again = self._again(plan, seen_waiting=any(not worker.available for worker in seen.workers), spec=spec)
         return replace(report, more=reserved), again
 
-    def _node(self, name: str) -> Object | None:
+    def node(self, name: str) -> Object | None:
         return self.nodes.get("", name)
 
     def _begins_drained(self, machine: str) -> bool:
         """Whether Slurm is to be told something of the machine first; of any that may be meant, if it is not known."""
-        node = self._node(machine) if machine else None
+        node = self.node(machine) if machine else None
         machines = [node] if node is not None else self.nodes.list()
         cordoned = node is not None and node["spec"].get("unschedulable", False)
         return cordoned or any(
@@ -259,7 +258,7 @@ class NodeSetController(Member[NodeSetSpec]):
             nodeset,
             spec,
             pods.values(),
-            self._node,
+            self.node,
             nodes,
             time.time(),
             deadlines=slurm.cache.book.deadlines() if slurm is not None and nodes is not None else None,
@@ -292,7 +291,7 @@ class NodeSetController(Member[NodeSetSpec]):
         enabled = policy.cordon_machines
         if not enabled and not marked:
             return []
-        cordon, undo = machine_cordons(key.namespace, key.name, enabled, seen.workers, seen.slurm, self._node, marked)
+        cordon, undo = machine_cordons(key.namespace, key.name, enabled, seen.workers, seen.slurm, self.node, marked)
         trouble = await steps.machines(cordon, undo)
         return [trouble] if trouble else []
 
@@ -324,7 +323,7 @@ class NodeSetController(Member[NodeSetSpec]):
         here = {w.machine for w in seen.workers if not w.unwanted and not w.deleting and w.phase != "Ended"}
         pod = build.template(obj["metadata"]["name"], spec, cluster)["spec"]
         where = places(pod, self.nodes.list(), here, self._taken(obj, cluster))
-        return where, replace(seen, workers=judged(seen.workers, where.names, self._node))
+        return where, replace(seen, workers=judged(seen.workers, where.names, self.node))
 
     def _taken(self, obj: Object, cluster: Cluster) -> Mapping[str, str]:
         """Slurm node names that pods of other NodeSets of the cluster have."""
@@ -339,7 +338,7 @@ class NodeSetController(Member[NodeSetSpec]):
         if not spec.pin_to_node or spec.scaling_mode != "StatefulSet":
             return {}
         before = (obj.get("status") or {}).get("ordinalToNode") or {}
-        return pins(before, workers, self._node, shared=spec.oversubscribe_node)
+        return pins(before, workers, self.node, shared=spec.oversubscribe_node)
 
     def _again(self, plan: Plan, *, seen_waiting: bool, spec: NodeSetSpec) -> float | None:
         times = [plan.recheck] if plan.recheck is not None else []

@@ -46,6 +46,8 @@ class DrainSteps:
         self._nodeset = nodeset
         self._pods = pods
         self._slurm = slurm
+        self._drained: set[str] = set()
+        """Slurm nodes that this pass drained."""
 
     async def drains(self, plan: Plan) -> None:
         """Undo what has no cause any more, then drain. An administrator may have come first: look before each."""
@@ -63,6 +65,7 @@ class DrainSteps:
         await gather_all(
             slurm.client.update_nodes(names, state="DRAIN", reason=reason) for reason, names in by_reason.items()
         )
+        self._drained.update(*by_reason.values())
         for reason, names in by_reason.items():
             self._event("NodeCordon", f"Slurm stops using {', '.join(names)}: {reason}")
         if back or by_reason:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from slurm_operator.controllers.nodeset_drains import AT_ONCE, DrainSteps, gather_all
 from slurm_operator.desired.drain import is_ghost, may_run_unseen
-from slurm_operator.desired.scale import Plan, Worker
+from slurm_operator.desired.scale import BURST, Plan, Worker
 from slurm_operator.desired.worker import Seat
 from slurm_operator.kube.errors import AlreadyExists
 from slurm_operator.kube.objects import is_deleting
@@ -23,11 +23,17 @@ class Steps(DrainSteps):
     """All the deeds of one pass."""
 
     async def removals(self, plan: Plan) -> None:
-        """Delete pods in which nothing can run, as Slurm says at this moment."""
+        """Delete pods in which nothing can run, as Slurm says at this moment.
+
+        Those drained a moment ago are among them: once the drain is in effect, what Slurm says then is what counts.
+        """
+        certain = [worker for worker in plan.delete if not worker.placed or worker.phase == "Ended"]
         placed = [worker for worker in plan.delete if worker.placed and worker.phase != "Ended"]
-        certain = [worker for worker in plan.delete if worker not in placed]
-        if placed or plan.remake:
-            now = await self._asked().cache.read_now([worker.slurm_name for worker in (*placed, *plan.remake)])
+        begun = [worker for worker in plan.begun if worker.slurm_name in self._drained][: BURST - len(plan.delete)]
+        if placed or begun or plan.remake:
+            asked = [worker.slurm_name for worker in (*placed, *begun, *plan.remake)]
+            now = await self._asked().cache.read_now(asked)
+            certain += [worker for worker in begun if (node := now[worker.slurm_name]) is not None and is_drained(node)]
             certain += [worker for worker in placed if _removable(worker, now[worker.slurm_name])]
             certain += [worker for worker in plan.remake if _lost(worker, now[worker.slurm_name])]
         await gather_all(self._delete(worker) for worker in certain)

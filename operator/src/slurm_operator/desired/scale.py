@@ -120,6 +120,7 @@ class Plan:
     requeue: Mapping[str, bool] = field(default_factory=dict)  # Slurm node -> also what cannot be requeued has to go
     let_go: tuple[Worker, ...] = ()  # to delete whatever Slurm says: the NodeSet is deleted and its time is up
     delete: tuple[Worker, ...] = ()
+    begun: tuple[Worker, ...] = ()  # their way out begins with a drain of this plan, which idle ones need not outlive
     remake: tuple[Worker, ...] = ()  # unknown to Slurm though ready
     create: tuple[int, ...] = ()
     place: tuple[str, ...] = ()  # Kubernetes nodes to create workers on
@@ -166,6 +167,7 @@ def plan_scale(wanted: Wanted, seen: Seen) -> Plan:
         requeue=requeue,
         let_go=tuple(exits.let_go),
         delete=tuple([*(worker for worker in ended if worker.retry_in <= 0 or wanted.going), *exits.delete][:BURST]),
+        begun=tuple(exits.begun),
         remake=remake,
         create=_missing(wanted, seen.workers) if wanted.places is None else (),
         place=_vacant(wanted.places, seen.workers) if wanted.places is not None else (),
@@ -239,6 +241,7 @@ class _Exits:
     let_go: list[Worker] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     drain: dict[str, str] = field(default_factory=dict)
+    begun: list[Worker] = field(default_factory=list)
 
 
 def _exits(wanted: Wanted, seen: Seen, leaving: Sequence[Worker], replaced: Sequence[Worker]) -> _Exits:
@@ -256,6 +259,7 @@ def _exits(wanted: Wanted, seen: Seen, leaving: Sequence[Worker], replaced: Sequ
         if move == "drain":
             why = "deletion" if wanted.going else "scale-in" if worker.name in going else "update"
             result.drain[worker.slurm_name] = _removal_reason(wanted.namespace, worker, why)
+            result.begun.append(worker)
     return result
 
 
