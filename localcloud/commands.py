@@ -244,7 +244,7 @@ def _pass_on(program: str) -> Callable[[argparse.Namespace, Console], int]:
 def _engine(arguments: argparse.Namespace, console: Console) -> int:
     if not instance().state.exists() and {"-h", "--help"}.isdisjoint(arguments.rest):
         raise UserError(NOT_UP.format(instance().name))
-    environment = any_environment()
+    environment = any_environment() if instance().state.exists() else dict(os.environ)  # help alone makes no state
     environment.setdefault("PULUMI_STACK", "local")
     command = [sys.executable, "-m", "localcloud.engine", *arguments.rest]
     os.execvpe(command[0], command, environment)  # noqa: S606

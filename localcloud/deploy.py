@@ -78,7 +78,8 @@ def deploy(console: Console, stack: str, environment: Mapping[str, str]) -> engi
     if result.exit_code:
         raise UserError(
             f"the deployment of stack {stack} did not finish; what it says is above.\n"
-            "Mend it and run `make up` again: it goes on from where it stopped."
+            "Mend it (docs/configuration.md tells what each key allows) and run `make up` again: it goes on from where "
+            "it stopped."
         )
     return result
 
