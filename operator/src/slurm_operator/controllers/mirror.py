@@ -31,6 +31,8 @@ from slurm_operator.slurm.types import NodeInfo
 
 REST_SECONDS = 0.3
 """Changes of so long are shown together."""
+AT_ONCE = 8
+"""Few writes at a time: pods to make and to remove come first."""
 
 
 class MirrorController(Controller):
@@ -76,7 +78,7 @@ class MirrorController(Controller):
             changes += self._marks(key, pod, worker, node, protect=spec.workload_disruption_protection)
             if node is not None:
                 changes += self._conditions(key, pod, node)
-        await gather_all(changes)
+        await gather_all(changes, AT_ONCE)
         slurm, nodes = self._nodesets.slurm_of(nodeset)
         if slurm is not None and nodes is not None:
             said = facts(nodeset, seen.workers, nodes, self._nodesets.node, pods.__getitem__)

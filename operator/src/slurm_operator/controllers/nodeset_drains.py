@@ -218,9 +218,9 @@ def _last(cause: str) -> str:
     return cause.rpartition("/")[2]
 
 
-async def gather_all(calls: Iterable[Awaitable[object]]) -> None:
+async def gather_all(calls: Iterable[Awaitable[object]], at_once: int = AT_ONCE) -> None:
     """All of them, some at a time. After a failure no more are begun; it is raised when those under way have ended."""
-    limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(at_once)
     failed: list[BaseException] = []
 
     async def one(call: Awaitable[object]) -> None:

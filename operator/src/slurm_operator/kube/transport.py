@@ -34,7 +34,7 @@ from slurm_operator.kube.resources import Object, Resource
 REQUEST_SECONDS = 20.0
 CONNECT_SECONDS = 5.0
 ATTEMPTS = 4  # per call, the first included
-CONCURRENT = 32  # ordinary requests in flight; watches do not count
+CONCURRENT = 48  # ordinary requests in flight; watches do not count
 JSON = "application/json"
 _METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 Observe = Callable[[str, int, float], None]
