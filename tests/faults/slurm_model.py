@@ -187,6 +187,10 @@ class SlurmModel:
             return self._good(jobs=[{"job_id": str(job.id), "state": [job.state]} for job in self.jobs.values()])
         if (method, path) == ("GET", "jobs/"):
             return self._good(jobs=[self._job(job) for job in self.jobs.values()])
+        if method == "GET" and path.startswith("job/"):
+            number = int(path.removeprefix("job/"))
+            found = [self._job(self.jobs[number])] if number in self.jobs else []
+            return self._good(jobs=found) if found else self._bad(422, 2017, "Invalid job id specified")
         if (method, path) == ("GET", "reservations/"):
             return self._good(reservations=[])
         if (method, path) == ("POST", "nodes/"):

@@ -41,8 +41,9 @@ def state_of(lab: Lab, job: str) -> str:
 
 def again(lab: Lab, replicas: int = 2) -> None:
     """Everything as it was, whatever was deleted."""
-    lab.alice("scancel -u alice; rm -f started* kept*")
     lab.install_slurm()
+    lab.wait_ready("slurmctld/slurm", "loginsets/slurm-login")
+    lab.alice("scancel -u alice; rm -f started* kept*")
     lab.settle(replicas)
     eventually(lambda: {state for state, _ in lab.nodes().values()} == {"idle"}, f"idle workers\n{lab.state()}")
 

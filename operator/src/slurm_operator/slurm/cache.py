@@ -191,7 +191,10 @@ class SlurmCache:
         if jobs is not None:
             self.jobs = {job.id: job for job in jobs}
             self._jobs_at = began
-        changed |= await self.book.update(self.jobs)
+        try:
+            changed |= await self.book.update(self.jobs)
+        except Exception:  # a mistake in the details of jobs must not stop the polling
+            _log.exception("cannot read the jobs of %s", self._name or self._client.base_url)
         if changed or came_back:
             self._tell(changed)
 
