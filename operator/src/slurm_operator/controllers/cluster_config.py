@@ -268,8 +268,9 @@ class ConfigKeeper:
     def _accounting(self, key: Key, spec: ControllerSpec) -> tuple[str, int]:
         """Host and port of slurmdbd; "" without accounting.
 
-        slurmctld dies if it meets slurmdbd for the first time and that does not answer. So accounting comes into
-        slurm.conf when slurmdbd is ready; from then on it stays, because slurmctld then keeps what it cannot send.
+        A slurmctld that has never met its slurmdbd does not start without it. So accounting comes into slurm.conf when
+        slurmdbd is ready; from then on it stays, because slurmctld then keeps what it cannot send. Whether an external
+        one can be reached from slurmctld, the operator cannot tell from where it is: that one comes in at once.
         """
         if spec.accounting_ref is None or not spec.accounting_ref.name:
             return "", 0
@@ -282,9 +283,10 @@ class ConfigKeeper:
         except InvalidSpec as error:
             raise Waiting("AccountingInvalid", f"Accounting {name} cannot be used: {error}") from None
         if found.external:
-            host, port = found.external_config.host, found.external_config.port or SLURMDBD_PORT
-        else:
-            host, port = f"{accounting_object(name)}.{key.namespace}", found.service.port or SLURMDBD_PORT
+            if not found.external_config.host:
+                raise Waiting("AccountingInvalid", f"Accounting {name} names no host (spec.externalConfig)")
+            return found.external_config.host, found.external_config.port or SLURMDBD_PORT
+        host, port = f"{accounting_object(name)}.{key.namespace}", found.service.port or SLURMDBD_PORT
         ready = (condition(accounting, "Ready") or {}).get("status") == "True"
         config = self._do.configs.get(key.namespace, controller_config(key.name))
         if ready or (config and annotations_of(config).get(ANNOTATION_ACCOUNTING)):
