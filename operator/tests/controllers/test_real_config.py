@@ -24,6 +24,7 @@ IN_NAMESPACE = ("-n", NAMESPACE)
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with running_lab(tmp_path_factory.mktemp("lab")) as here:
+        shared_volume(here)
         put(here, **{"topology.yaml": "- topology: flat\n  cluster_default: true\n  flat: true\n"})
         install(here)
         here.wait_ready()
@@ -32,7 +33,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def install(lab: Lab, **controller: Any) -> None:
     usual = usual_values(lab.inst)["controller"]
-    lab.install_slurm(controller={**usual, **controller})
+    state = {"persistence": {"enabled": True, "existingClaim": "shared"}}
+    lab.install_slurm(controller={**usual, **state, **controller})
     patch_controller(lab, configFileRefs=[{"name": FILES}])
 
 
@@ -68,7 +70,8 @@ def start_job(lab: Lab, name: str) -> None:
     """A job on both workers that ends when its file `NAME.go` is removed."""
     script = f"touch {name}.go; srun sh -c 'while [ -e {name}.go ]; do sleep 0.3; done; hostname'"
     lab.alice(f'sbatch -N2 -o {name}.txt --wrap "{script}"')
-    eventually(lambda: {state for state, _ in lab.nodes().values()} <= {"allocated", "mixed"}, "the job runs")
+    eventually(lambda: lab.alice(f"ls {name}.go"), "the job runs")
+    eventually(lambda: {state for state, _ in lab.nodes().values()} <= {"allocated", "mixed"}, "both workers are busy")
 
 
 def end_job(lab: Lab, name: str) -> None:
@@ -184,11 +187,37 @@ def containers(lab: Lab) -> set[str]:
     return {one["name"] for one in [*spec["containers"], *spec.get("initContainers", [])]}
 
 
+def test_a_slurmctld_outside_gets_workers_and_is_asked(lab: Lab) -> None:
+    """The one of this cluster plays the one outside: a second Controller knows it by its address only."""
+    image = {
+        kind: lab.ours(f"{kind}s.slinky.slurm.net")["items"][0]["spec"][container]["image"]
+        for kind, container in (("restapi", "slurmrestd"), ("nodeset", "slurmd"))
+    }
+    keys = {f"{kind}KeyRef": {"name": f"slurm-auth-{kind}", "key": f"{kind}.key"} for kind in ("slurm", "jwt")}
+    where = {"external": True, "externalConfig": {"host": f"slurm-controller.{NAMESPACE}"}, "clusterName": "lab"}
+    reference = {"controllerRef": {"name": "outside"}}
+    workers = {"replicas": 1, "oversubscribeNode": True, "slurmd": {"image": image["nodeset"]}}
+    specs = {
+        ("Controller", "outside"): {**where, **keys},
+        ("RestApi", "outside"): {**reference, "slurmrestd": {"image": image["restapi"]}},
+        ("NodeSet", "outer"): {**reference, **workers},
+    }
+    for (kind, name), spec in specs.items():
+        meta = {"name": name, "namespace": NAMESPACE}
+        lab.apply({"apiVersion": "slinky.slurm.net/v1beta1", "kind": kind, "metadata": meta, "spec": spec})
+    lab.wait_ready("slurmctld/outside", "slurmrestd/outside", "nodeset/outer")
+    assert set(lab.ours("configmap", "outside-config")["data"]) == {"slurm.conf"}
+    eventually(lambda: lab.nodes()["outer-0"][0] == "idle", "its worker is a Slurm node")
+    lab.scale(0, "outer")
+    eventually(lambda: "outer-0" not in lab.scontrol("show", "nodes"), "drained, removed and forgotten")
+    for kind, name in reversed(specs):
+        lab.kubectl(*IN_NAMESPACE, "delete", f"{kind.lower()}s.slinky.slurm.net", name)
+
+
 def test_a_backup_takes_over_while_a_job_runs_and_gives_back(lab: Lab) -> None:
     lab.helm("uninstall", "slurm", *IN_NAMESPACE)
     eventually(lambda: lab.ours("pods")["items"] == [], "everything is gone", 90)
-    shared_volume(lab)
-    install(lab, persistence={"enabled": True, "existingClaim": "shared"}, ha={"enabled": True, "backups": 1})
+    install(lab, ha={"enabled": True, "backups": 1})
     lab.wait_ready(seconds=150)
     eventually(lambda: "1 of 1 backups ready" in lab.condition("slurmctld", "slurm")["message"], "a backup")
     assert at_work(lab) == ["slurm-controller-0"]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import ClassVar
 
 from slurm_operator.api.controller import ControllerSpec
-from slurm_operator.api.load import InvalidSpec, jwt_key_of, load_spec
+from slurm_operator.api.load import InvalidSpec, load_spec
 from slurm_operator.api.names import (
     ANNOTATION_CONFIG_HASH,
     APP_CONFIG_CHECK,
@@ -175,21 +175,15 @@ class ClusterController(Reconciler[ControllerSpec]):
         cluster = Cluster(key.name, key.namespace, spec, cluster_domain())
         await self.ensure(key, workers.cluster_service(obj, cluster))
         await self.ensure(key, workers.cluster_budget(obj, cluster))
-        if spec.external and jwt_key_of(spec) is None:
-            return await self._without_rest(key, obj, cluster)
         keys = await self._keys.settle(key, obj, cluster)
         hold = _starting(self._pods_of(key)) if spec.ha.enabled else ""
         configured = await self._config.settle(key, obj, cluster, hold)
         self._room[key] = max_node_count(self._config.groups(key))
-        if spec.external:
+        if not spec.external:
+            return await self._inside(key, obj, cluster, keys, configured)
+        if keys.jwt:
             await self._slurm.connect(key, keys.jwt)
-            return _outside(cluster, configured, ""), LOOK_SECONDS
-        return await self._inside(key, obj, cluster, keys, configured)
-
-    async def _without_rest(self, key: Key, obj: Object, cluster: Cluster) -> tuple[Report, float | None]:
-        configured = await self._config.settle(key, obj, cluster)
-        text = "spec.jwtKeyRef is missing, so Slurm cannot be asked: workers are never removed while they may be busy."
-        return _outside(cluster, configured, text), None
+        return _outside(cluster, configured, asked=bool(keys.jwt)), LOOK_SECONDS
 
     async def _inside(
         self, key: Key, obj: Object, cluster: Cluster, keys: Keys, configured: Configured
@@ -263,9 +257,13 @@ class ClusterController(Reconciler[ControllerSpec]):
         return ""
 
 
-def _outside(cluster: Cluster, configured: Configured, fault: str) -> Report:
+def _outside(cluster: Cluster, configured: Configured, *, asked: bool) -> Report:
     text = f"slurmctld is outside, at {cluster.conf_server}."
-    return Report(True, "External", text, fault=configured.fault or fault, fault_reason=configured.reason)
+    fault, reason = configured.fault, configured.reason
+    if not asked and not fault:
+        fault = "spec.jwtKeyRef is missing, so Slurm cannot be asked: no worker is removed, since it may be busy."
+        reason = "NoKey"
+    return Report(True, "External", text, fault=fault, fault_reason=reason)
 
 
 def _starting(pods: list[Object]) -> str:

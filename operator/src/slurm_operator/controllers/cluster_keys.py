@@ -46,15 +46,20 @@ class KeyKeeper:
         self._do = controller
 
     async def settle(self, key: Key, obj: Object, cluster: Cluster) -> Keys:
-        """Brings the Secret with the keys up to date. Raises Waiting for a given key that is missing."""
+        """Brings the Secret with the keys up to date. Raises Waiting for a given key that is missing.
+
+        A slurmctld outside has its own keys: what is not given is not made.
+        """
         spec = cluster.spec
+        if spec.external:
+            return await self._outside(key, obj, cluster)
         slurm = await self._given(key, cluster.slurm_key, "spec.slurmKeyRef", spec.slurm_key_ref is None, new_slurm_key)
         jwt = await self._given(key, cluster.jwt_key, "spec.jwtKeyRef", jwt_key_of(spec) is None, new_jwt_key)
         found = await self._do.kube.get(SECRETS, key.namespace, keys_secret(cluster.name))
         ring = keys.read(found)
         now = time.time()
         try:
-            if ring is None or spec.external:
+            if ring is None:
                 ring = keys.first(slurm)
             else:
                 before = ring
@@ -72,6 +77,23 @@ class KeyKeeper:
             made = await self._write(key, obj, cluster, ring, jwt, made)
         text = "A new auth/slurm key is being introduced; running jobs go on."
         return Keys(jwt, keys.digest(made), text, ROTATION_LOOK_SECONDS)
+
+    async def _outside(self, key: Key, obj: Object, cluster: Cluster) -> Keys:
+        spec = cluster.spec
+        jwt = b""
+        if jwt_key_of(spec) is not None:
+            jwt = await self._given(key, cluster.jwt_key, "spec.jwtKeyRef", False, new_jwt_key)
+        if spec.slurm_key_ref is None:
+            return Keys(jwt, "")
+        slurm = await self._given(key, cluster.slurm_key, "spec.slurmKeyRef", False, new_slurm_key)
+        try:
+            ring = keys.first(slurm)
+        except keys.BadKey as error:
+            raise InvalidSpec(f"Secret {cluster.slurm_key.name}, key {cluster.slurm_key.key}: {error}") from None
+        found = await self._do.kube.get(SECRETS, key.namespace, keys_secret(cluster.name))
+        made = await self._write(key, obj, cluster, ring, jwt, found)
+        await self._hurry(key, made, ring)
+        return Keys(jwt, keys.digest(made))
 
     async def _given(self, key: Key, selector: KeySelector, field: str, ours: bool, new: Callable[[], bytes]) -> bytes:
         def make() -> Object:

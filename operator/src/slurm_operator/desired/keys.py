@@ -102,7 +102,9 @@ def jwks(ring: Ring) -> str:
 
 def secret(owner: Object, cluster: Cluster, ring: Ring, jwt_key: bytes) -> Object:
     """The Secret that every pod of the cluster gets its keys from. It can be made again from the given ones."""
-    data = {SLURM_JWKS: jwks(ring).encode(), SLURM_KEY: ring.keys[ring.default], JWT_KEY: jwt_key}
+    data = {SLURM_JWKS: jwks(ring).encode(), SLURM_KEY: ring.keys[ring.default]}
+    if jwt_key:
+        data[JWT_KEY] = jwt_key
     metadata = meta(
         keys_secret(cluster.name),
         cluster.namespace,
