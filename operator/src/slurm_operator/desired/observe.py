@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 
 from slurm_operator.api.names import (
     ANNOTATION_MACHINE,
@@ -143,6 +144,7 @@ def _our_form(node: NodeInfo, name: str, spec: NodeSetSpec) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
 def moment(text: str | None) -> float:
     """A Kubernetes time as UNIX seconds; 0 for none, or for what is no time."""
     if not text:
