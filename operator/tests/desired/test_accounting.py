@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 from slurm_operator.api.common import KeySelector
+from slurm_operator.api.controller import ControllerSpec
 from slurm_operator.api.load import InvalidSpec, load_spec
 from slurm_operator.api.names import keys_secret
 from slurm_operator.api.others import AccountingSpec
+from slurm_operator.controllers.accounting import choose_keys
+from slurm_operator.controllers.base import Waiting
 from slurm_operator.desired import accounting as build
 from slurm_operator.desired.conf_syntax import BadConf
+from slurm_operator.desired.parts import Cluster
 
 STORAGE = {"host": "db.example.com", "username": "slurm"}
 OWNER: dict[str, Any] = {
@@ -151,6 +155,27 @@ def test_the_keys_of_the_cluster_are_those_that_follow_a_rotation() -> None:
     own = keys_secret("lab")
     assert files(None, None) == [(own, name, name) for name in ("slurm.jwks", "slurm.key", "jwt.key")]
     assert files(mine, None) == [("mine", "k", "slurm.key"), (own, "jwt.key", "jwt.key")]
+
+
+def test_whose_keys_slurmdbd_takes() -> None:
+    def cluster(name: str, **fields: Any) -> Cluster:
+        return Cluster(name, "ns", load_spec(ControllerSpec, {"spec": fields}))
+
+    def names(spec: AccountingSpec, *clusters: Cluster) -> set[str]:
+        return {one.name for one, _ in choose_keys("acc", spec, list(clusters))[0]}
+
+    mine = {"slurmKeyRef": {"name": "mine", "key": "k"}}
+    old, new = cluster("old"), cluster("new")
+    with pytest.raises(Waiting, match="no Controller has accountingRef acc"):
+        choose_keys("acc", spec(), [])
+    both = spec(**mine, jwtKeyRef={"name": "jwt", "key": "k"})
+    assert names(both) == {"mine", "jwt"}
+    assert names(spec(), old, new) == {keys_secret("old")}
+    assert names(spec(**mine), cluster("old", **mine)) == {keys_secret("old")}, "the same key, which may be rotated"
+    assert names(spec(**mine), old) == {"mine", keys_secret("old")}
+    assert "Controller new has another slurm key" in choose_keys("acc", spec(), [old, new])[1]
+    assert "Controller old has another slurm key" in choose_keys("acc", spec(**mine), [old])[1]
+    assert choose_keys("acc", spec(), [cluster("old", **mine), cluster("new", **mine)])[1] == ""
 
 
 LOG = """\

@@ -66,7 +66,7 @@ class AccountingController(Reconciler[AccountingSpec]):
         if spec.external:
             return await _outside(spec)
         clusters = self._clusters(key)
-        keys, conflict = self._keys(key, spec, clusters)
+        keys, conflict = choose_keys(key.name, spec, clusters)
         cluster = clusters[0].name if clusters else ""
         password = ""
         if spec.storage_config.password_key_ref:
@@ -102,29 +102,6 @@ class AccountingController(Reconciler[AccountingSpec]):
                 clusters.append(Cluster(one["metadata"]["name"], key.namespace, spec, cluster_domain()))
         return clusters
 
-    def _keys(self, key: Key, spec: AccountingSpec, clusters: list[Cluster]) -> tuple[build.Keys, str]:
-        """Keys that slurmdbd reads, and what is wrong with them.
-
-        Where none is given they are those of the oldest Controller whose accountingRef names this Accounting.
-        """
-        slurm_key, jwt_key = spec.slurm_key_ref, jwt_key_of(spec)
-        if not clusters and not (slurm_key and jwt_key):
-            text = f"spec.slurmKeyRef or jwtKeyRef is not given, and no Controller has accountingRef {key.name}"
-            raise Waiting("NoController", f"{text}: its keys would be used")
-        if not clusters:
-            return build.keys_of(slurm_key, jwt_key, ""), ""
-        first, used = clusters[0], slurm_key or clusters[0].slurm_key
-        # Also where the same Secret is named, the cluster's own follows a rotation.
-        given = None if used == first.slurm_key else slurm_key
-        others = [one for one in clusters if (one.slurm_key.name, one.slurm_key.key) != (used.name, used.key)]
-        conflict = ""
-        if others:
-            conflict = (
-                f"Controller {others[0].name} has another slurm key (Secret {others[0].slurm_key.name}) than slurmdbd "
-                f"(Secret {used.name}), which will refuse it: give both the same slurmKeyRef"
-            )
-        return build.keys_of(given, None if jwt_key == first.jwt_key else jwt_key, first.name), conflict
-
     async def _conf(self, key: Key, wish: Object) -> None:
         """Write the Secret if it is not as it should be: Secrets are not cached, and an idle cluster sees no write."""
         live = await self.kube.get(SECRETS, key.namespace, wish["metadata"]["name"])
@@ -155,6 +132,30 @@ class AccountingController(Reconciler[AccountingSpec]):
             ), AGAIN_SECONDS
         text = "slurmdbd is starting."
         return Report(False, "Starting", text, busy=text, fault=conflict, fault_reason="KeyMismatch"), AGAIN_SECONDS
+
+
+def choose_keys(name: str, spec: AccountingSpec, clusters: list[Cluster]) -> tuple[build.Keys, str]:
+    """Keys that slurmdbd reads, and what is wrong with them. Raises Waiting while there is nobody to take them from.
+
+    Where none is given they are those of the oldest Controller whose accountingRef names this Accounting.
+    """
+    slurm_key, jwt_key = spec.slurm_key_ref, jwt_key_of(spec)
+    if not clusters and not (slurm_key and jwt_key):
+        text = f"spec.slurmKeyRef or jwtKeyRef is not given, and no Controller has accountingRef {name}"
+        raise Waiting("NoController", f"{text}: its keys would be used")
+    if not clusters:
+        return build.keys_of(slurm_key, jwt_key, ""), ""
+    first, used = clusters[0], slurm_key or clusters[0].slurm_key
+    # Also where the same Secret is named, the cluster's own follows a rotation.
+    given = None if used == first.slurm_key else slurm_key
+    others = [one for one in clusters if (one.slurm_key.name, one.slurm_key.key) != (used.name, used.key)]
+    conflict = ""
+    if others:
+        conflict = (
+            f"Controller {others[0].name} has another slurm key (Secret {others[0].slurm_key.name}) than slurmdbd "
+            f"(Secret {used.name}), which will refuse it: give both the same slurmKeyRef"
+        )
+    return build.keys_of(given, None if jwt_key == first.jwt_key else jwt_key, first.name), conflict
 
 
 def _used_by(controller: Object) -> Iterable[Key]:
