@@ -226,15 +226,16 @@ def test_workers_of_both_modes_are_read_from_their_labels() -> None:
         spec = nodeset_spec(scalingMode=mode)
         return worker_of({"metadata": meta, **pod}, spec, lambda _: None, 0.0)
 
+    # The words of the Go operator: each takes over the workers of the other by them.
     mode, index = "nodeset.slinky.slurm.net/scaling-mode", "nodeset.slinky.slurm.net/pod-index"
     host = "nodeset.slinky.slurm.net/pod-hostname"
-    daemon = seen("DaemonSet", {mode: "daemonset", host: "n1"}, spec={"nodeName": "n1.x"})
+    daemon = seen("DaemonSet", {mode: "DaemonSet", host: "n1"}, spec={"nodeName": "n1.x"})
     assert daemon is not None
     assert (daemon.ordinal, daemon.slurm_name, daemon.machine, daemon.unwanted) == (-1, "n1", "n1.x", "")
     old = seen("DaemonSet", {index: "4", host: "w-4"}, spec={"nodeName": "n1"})
     assert old is not None
     assert old.unwanted == "its NodeSet is in scalingMode DaemonSet now"
-    shared = seen("StatefulSet", {mode: "statefulset", index: "4"}, spec={"nodeName": "n1.x"})
+    shared = seen("StatefulSet", {mode: "StatefulSet", index: "4"}, spec={"nodeName": "n1.x"})
     assert shared is not None
     assert shared.slurm_name == "n1"
     pinned = seen("StatefulSet", {index: "4"}, notes={"slipway.dev/kubernetes-node": "gone"})

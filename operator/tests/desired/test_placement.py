@@ -191,7 +191,7 @@ def test_the_pod_of_a_machine() -> None:
     pod = build.worker(owner("NodeSet", "gpu"), spec, cluster(), seat)
     assert pod["metadata"]["name"] == "gpu-n1"
     assert pod["spec"]["hostname"] == "n1"
-    assert pod["metadata"]["labels"]["nodeset.slinky.slurm.net/scaling-mode"] == "daemonset"
+    assert pod["metadata"]["labels"]["nodeset.slinky.slurm.net/scaling-mode"] == "DaemonSet"
     assert "nodeset.slinky.slurm.net/pod-index" not in pod["metadata"]["labels"]
     affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert affinity["nodeSelectorTerms"] == [

@@ -71,8 +71,8 @@ def worker_of(
     """One worker; None for a pod without the labels of one."""
     labels, meta = labels_of(pod), pod["metadata"]
     index = labels.get(LABEL_POD_INDEX, "")
-    mode = labels.get(LABEL_SCALING_MODE) or ("statefulset" if index else "")
-    if not (index.isdigit() if mode == "statefulset" else mode == "daemonset"):
+    mode = labels.get(LABEL_SCALING_MODE) or ("StatefulSet" if index else "")
+    if not (index.isdigit() if mode == "StatefulSet" else mode == "DaemonSet"):
         return None
     ready = pod_ready(pod)
     since = moment((condition(pod, "Ready") or {}).get("lastTransitionTime")) if ready else 0.0
@@ -84,7 +84,7 @@ def worker_of(
     return Worker(
         name=meta["name"],
         uid=uid_of(pod),
-        ordinal=int(index) if mode == "statefulset" else -1,
+        ordinal=int(index) if mode == "StatefulSet" else -1,
         slurm_name=slurm_name,
         revision=labels.get(LABEL_REVISION, ""),
         phase=_PHASES.get((pod.get("status") or {}).get("phase", ""), "Unknown"),
@@ -106,7 +106,7 @@ def worker_of(
 
 def _unwanted(mode: str, spec: NodeSetSpec, machine: str, *, placed: bool, known: bool) -> str:
     """Why a worker has to go, as far as it can be told from it alone."""
-    if mode != spec.scaling_mode.lower():
+    if mode != spec.scaling_mode:
         return f"its NodeSet is in scalingMode {spec.scaling_mode} now"
     if machine and not placed and not known:
         return f"Kubernetes node {machine}, which it was bound to, is gone"

@@ -276,7 +276,7 @@ def node_conf(name: str, spec: NodeSetSpec, *, drained: bool = False) -> str:
 
 def template(name: str, spec: NodeSetSpec, cluster: Cluster, *, drained: bool = False) -> Map:
     """metadata and spec of a worker pod, without what is one worker's own; `drained` as in Seat."""
-    own = labels(APP_WORKER, name, cluster.name, "worker") | {LABEL_SCALING_MODE: spec.scaling_mode.lower()}
+    own = labels(APP_WORKER, name, cluster.name, "worker") | {LABEL_SCALING_MODE: spec.scaling_mode}
     base: Map = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
