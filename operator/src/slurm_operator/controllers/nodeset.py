@@ -139,12 +139,8 @@ class NodeSetController(Member[NodeSetSpec]):
 
     def touched(self, cluster: Key, changed: frozenset[str]) -> list[Key]:
         """NodeSets that a change of these Slurm nodes may concern; of no named nodes: all of the cluster."""
-        found = self.informer.by_index(BY_CONTROLLER, str(cluster))
-        return [
-            key_of(nodeset)
-            for nodeset in found
-            if not changed or any(name.startswith(_prefix(nodeset)) for name in changed)
-        ]
+        found = ((nodeset, _prefix(nodeset)) for nodeset in self.informer.by_index(BY_CONTROLLER, str(cluster)))
+        return [key_of(one) for one, prefix in found if not changed or any(name.startswith(prefix) for name in changed)]
 
     async def forget(self, key: Key) -> None:
         await super().forget(key)
