@@ -145,6 +145,13 @@ def test_nodesets() -> None:
     assert {volume["name"] for volume in gpu["template"]["spec"]["volumes"]} == {"users", "home"}
 
 
+def test_what_becomes_of_jobs_is_a_policy_beside_the_nodeset() -> None:
+    drain = {"scaleIn": {"mode": "WaitThenRequeue", "timeLimit": "2h"}, "cordonKubernetesNode": True}
+    made = render("slurm", {"nodesets": {"gpu": {"drain": drain}, "cpu": {}}})
+    assert made["DrainPolicy", "gpu"]["spec"] == {"nodeSets": ["gpu"], **drain}
+    assert ("DrainPolicy", "cpu") not in made
+
+
 def test_a_new_chart_version_does_not_replace_workers() -> None:
     """Workers are made from the template: nothing of the release may be in it."""
     for kind, name in (("NodeSet", "gpu"), ("LoginSet", "slurm-login"), ("Controller", "slurm")):
