@@ -240,6 +240,9 @@ class SlurmModel:
                 node.flags.discard("DRAIN")
                 if node.base != "DOWN" or state == "RESUME":
                     node.reason = ""
+            elif state == "IDLE":  # clears DRAIN, too
+                node.base, node.reason = "IDLE", ""
+                node.flags.discard("DRAIN")
             elif state == "DOWN":
                 self._down(node, sent["reason"])
             else:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,8 +42,11 @@ class _Bugs(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.seen: list[str] = []
+        self.last: deque[str] = deque(maxlen=20)
+        """The end of the operator's log."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.last.append(f"{time.monotonic():.1f} {record.name}: {record.getMessage()}")
         if record.exc_info and record.exc_info[0] is not None:
             self.seen.append(self.format(record))
 
