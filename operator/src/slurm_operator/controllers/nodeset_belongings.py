@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.controllers.nodeset_drains import gather_all
 from slurm_operator.desired.claims import owners, unused
-from slurm_operator.desired.podinfo import Facts, Shape
+from slurm_operator.desired.podinfo import Facts, Shape, down_for_nothing
 from slurm_operator.desired.revisions import plan_history
 from slurm_operator.kube.errors import AlreadyExists, Conflict, NotFound
 from slurm_operator.kube.objects import is_deleting, uid_of
@@ -143,7 +143,11 @@ class Belongings:
     async def comments(self, slurm: SlurmCluster, facts: Facts) -> None:
         """Write which pod and machine a Slurm node is; one that is DOWN for its former machine's sake works again."""
         await gather_all(self._comment(slurm, name, comment) for name, comment in facts.comments.items())
-        await slurm.client.update_nodes(facts.revive, state="IDLE")
+        if facts.revive:
+            # IDLE takes a drain away, too: one that came since the last look must not be lost.
+            now = await slurm.cache.read_now(facts.revive)
+            revive = [name for name, node in now.items() if node is not None and down_for_nothing(node)]
+            await slurm.client.update_nodes(revive, state="IDLE")
         if facts.comments:
             slurm.cache.poke()
 

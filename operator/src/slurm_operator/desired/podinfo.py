@@ -77,7 +77,7 @@ def facts(
         before = podinfo_of(node.comment)
         if before != info and (before is not None or not node.comment):
             comments[node.name] = msgspec.json.encode(info).decode()
-            if before is not None and before.node != worker.machine and worker.ready and _down_for_nothing(node):
+            if before is not None and before.node != worker.machine and worker.ready and down_for_nothing(node):
                 revive.append(node.name)
         machine = node_of(worker.machine)
         if machine is not None:
@@ -87,7 +87,8 @@ def facts(
     return Facts(comments, shape, tuple(revive))
 
 
-def _down_for_nothing(node: NodeInfo) -> bool:
+def down_for_nothing(node: NodeInfo) -> bool:
+    """DOWN for the sake of a machine or pod that is gone; nobody drained it."""
     silent = not node.reason or node.reason.startswith("Not responding")
     return "DOWN" in node.states and "DRAIN" not in node.states and (silent or ours(node.reason))
 
