@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from support.commands import eventually
-from support.lab import NAMESPACE, Lab, running_lab
+from support.lab import NAMESPACE, NODES, Lab, running_lab
+
+from localcloud.kubernetes import cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -80,7 +82,7 @@ def is_so(lab: Lab, **workers: str) -> None:
         states = {name: state for name, (state, _) in lab.nodes().items()}
         return states == wanted and len(lab.workers("gpu")) == len(wanted)
 
-    eventually(check, f"Slurm has {wanted}\n{lab.state()}", 90)
+    eventually(check, f"Slurm has {wanted}\n{lab.state()}", 120)
 
 
 def versions(lab: Lab) -> dict[str, str]:
@@ -248,6 +250,21 @@ def test_claims_follow_their_policy(lab: Lab) -> None:
     lab.kubectl("-n", NAMESPACE, "delete", "nodeset", "gpu", "--wait=false")
     eventually(lambda: names() == set(), "the last goes with the NodeSet", 90)
     eventually(lambda: lab.workers("gpu") == {}, "and the worker")
+
+
+def test_with_a_machine_go_its_worker_and_its_record(lab: Lab) -> None:
+    install(lab, **GPU)
+    lab.wait_ready("slurmctld/slurm")
+    machines = [name for name in NODES if name != lab.ours("pod", "slurm-controller-0")["spec"]["nodeName"]]
+    for name in NODES:
+        label(lab, name, "gpu" if name in machines else None)
+        annotate(lab, name, topology=None)
+    is_so(lab, **dict.fromkeys(machines, "idle"))
+    stays, goes = machines
+    cluster.kill_node(goes, inst=lab.inst)
+    lab.kubectl("delete", "node", goes)
+    is_so(lab, **{stays: "idle"})
+    lab.wait_ready("nodeset/gpu")
 
 
 def test_the_operator_needed_no_more_rights_than_the_chart_gives(lab: Lab) -> None:
