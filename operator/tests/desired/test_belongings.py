@@ -209,6 +209,22 @@ def test_an_administrators_drain_outlives_the_machine_unless_told_otherwise(prun
     assert plan_scale(Wanted("slurm", 0, "new"), gone).forget == forgotten
 
 
+@pytest.mark.parametrize(
+    ("note", "states", "forgotten"),
+    [
+        (comment(), ("IDLE",), ("w-0",)),
+        ("", ("IDLE",), ()),
+        ("", ("DOWN",), ("w-0",)),
+        (comment(), ("ALLOCATED",), ()),
+    ],
+)
+def test_a_record_whose_pod_is_gone_is_not_believed(note: str, states: tuple[str], forgotten: tuple[str]) -> None:
+    """Slurm would send jobs to a machine that is gone until SlurmdTimeout."""
+    info = {"w-0": slurm_node(*states, comment=note)}
+    seen = observe(NODESET, nodeset_spec(), [], lambda name: None, info, 0.0)
+    assert plan_scale(Wanted("slurm", 0, "new"), seen).forget == forgotten
+
+
 def test_podinfo_is_what_the_go_operator_writes() -> None:
     found = podinfo_of(comment())
     assert found is not None

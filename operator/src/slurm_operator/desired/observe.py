@@ -57,7 +57,8 @@ def observe(
         if spec.prune_slurm_node_records == "NodeNotFound" and machine and node_of(machine) is None
     }
     known = tuple(worker for worker in workers if worker is not None)
-    return Seen(known, slurm, tuple(found), lost, now, blind_for)
+    told = {name for name, machine in found.items() if machine}
+    return Seen(known, slurm, tuple(found), told, lost, now, blind_for)
 
 
 def worker_of(

@@ -105,6 +105,8 @@ class Seen:
     workers: Sequence[Worker]
     slurm: Mapping[str, NodeInfo] | None
     records: Collection[str] = ()
+    told: Collection[str] = ()
+    """Of the records, those that say themselves which pod they are."""
     lost: Collection[str] = ()
     now: float = 0.0
     blind_for: float = 0.0
@@ -388,7 +390,8 @@ def _forgotten(seen: Seen) -> tuple[str, ...]:
         if name in present or node is None or is_busy(node):
             continue
         foreign = "DRAIN" in node.states and not ours(node.reason) and name not in seen.lost
-        answering = not ({"DOWN", "NOT_RESPONDING", "DRAIN"} & node.states)
+        # Slurm believes in a machine that is gone for minutes; without a pod of ours nobody answers there.
+        answering = name not in seen.told and not ({"DOWN", "NOT_RESPONDING", "DRAIN"} & node.states)
         if not foreign and not answering:
             names.append(name)
     return tuple(sorted(names))
