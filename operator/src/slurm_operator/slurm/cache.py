@@ -85,7 +85,8 @@ class SlurmCache:
     def add_handler(self, handler: Handler) -> None:
         """`handler(names)` after a poll that found these nodes new, changed or gone.
 
-        Also called, with no names, when Slurm becomes unreachable or is back. It must return at once.
+        Also called, with no names, when Slurm becomes unreachable, and when it answers first or again, whatever changed
+        meanwhile. It must return at once.
         """
         self._handlers.append(handler)
 
@@ -195,8 +196,8 @@ class SlurmCache:
             changed |= await self.book.update(self.jobs)
         except Exception:  # a mistake in the details of jobs must not stop the polling
             _log.exception("cannot read the jobs of %s", self._name or self._client.base_url)
-        if changed or came_back:
-            self._tell(changed)
+        if changed or came_back:  # the return matters to everybody, also where no node changed meanwhile
+            self._tell(frozenset() if came_back else changed)
 
     def _take(self, snapshot: NodesSnapshot, began: float) -> frozenset[str]:
         """Swap the list in; returns the names of the nodes that are new, changed or gone."""
