@@ -226,13 +226,18 @@ def pod(**changes: Any) -> dict[str, Any]:
 
 
 def observed(one: dict[str, Any], **more: Any) -> Worker:
-    found = worker_of(one, nodeset_spec(), lambda name: None, NOW, **more)
-    assert found is not None
-    return found
+    return worker_of(one, nodeset_spec(), lambda name: None, NOW, **more)
 
 
 def test_an_edited_label_makes_no_other_worker_of_a_pod() -> None:
     assert observed(pod(labels={"nodeset.slinky.slurm.net/pod-hostname": "w-9"})).slurm_name == "w-0"
+
+
+@pytest.mark.parametrize("mode", ["", "statefulset", "StatefulSet", "nonsense"])
+def test_no_label_hides_a_worker(mode: str) -> None:
+    edited = {"nodeset.slinky.slurm.net/pod-index": "x", "nodeset.slinky.slurm.net/scaling-mode": mode}
+    found = observed(pod(labels=edited))
+    assert (found.ordinal, found.unwanted) == (0, "")
 
 
 def test_jobs_that_a_pod_had_are_remembered_on_it() -> None:

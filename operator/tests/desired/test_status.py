@@ -149,7 +149,6 @@ def test_a_worker_from_a_pod() -> None:
         "nodeset.slinky.slurm.net/pod-deadline": "2026-01-02T00:00:00Z",
     }
     found = worker_of(one, nodeset_spec(), lambda _: None, moment("2026-01-01T00:02:00Z"))
-    assert found is not None
     assert (found.ordinal, found.revision, found.phase, found.placed, found.ready, found.cost) == (
         0,
         "r1",
@@ -159,7 +158,6 @@ def test_a_worker_from_a_pod() -> None:
         -3,
     )
     assert found.deadline == moment("2026-01-02T00:00:00Z")
-    assert worker_of({"metadata": {"name": "x"}}, nodeset_spec(), lambda _: None, 0) is None
 
 
 def test_available_after_min_ready_seconds() -> None:

@@ -81,7 +81,7 @@ class CordonController(Controller):
                 continue  # its own reconcile reports it
             shown = self.manager.settings.propagated_conditions
             worker = worker_of(pod, spec, lambda name: self.nodes.get("", name), time.time(), shown=shown)
-            if worker is not None and worker.cordoned and worker.phase != "Ended":
+            if worker.cordoned and worker.phase != "Ended":
                 yield Key(namespace, controller_ref(nodeset)), (worker.slurm_name, worker.cordoned, nodeset)
 
     async def _drain(self, cluster: Key, wishes: list[Wish]) -> None:

@@ -100,7 +100,7 @@ class DrainSteps:
         if policy.cancel:
             for job in stuck:
                 await slurm.client.cancel_job(job.id)
-                self._event("JobCancelled", f"Job {job.id} of {job.user} on {node.name} cannot be requeued: cancelled")
+                self._event("JobCancelled", f"Job {job.id} of {_user(job)} on {node.name} cannot be requeued: cancelled")
             stuck = []
         one_by_one = slurm.client.version is not None and slurm.client.version >= REQUEUE_WORKS
         done, refused = [], []
@@ -117,7 +117,7 @@ class DrainSteps:
             ids = ", ".join(str(job.id) for job in done)
             self._event("JobsRequeued", f"Requeued what ran on {node.name} (jobs {ids}): the time for it is up")
         # Jobs that cannot be requeued are waited for, and it is said which they are.
-        return refused + [f"job {job.id} of {job.user} on {node.name} cannot be requeued" for job in stuck]
+        return refused + [f"job {job.id} of {_user(job)} on {node.name} cannot be requeued" for job in stuck]
 
     async def _down(self, slurm: SlurmCluster, node: NodeInfo, jobs: list[JobInfo]) -> None:
         """Set the node DOWN: Slurm then requeues its jobs, or ends those that cannot be. Its reason stays."""
@@ -208,6 +208,11 @@ async def _job(slurm: SlurmCluster, number: int) -> JobInfo | None:
         return await slurm.client.job(number)
     except SlurmNotFound:
         return None
+
+
+def _user(job: JobInfo) -> str:
+    """slurmctld need not know the users' names."""
+    return job.user or f"uid {job.uid}"
 
 
 def _draining_by_us(node: NodeInfo | None) -> bool:

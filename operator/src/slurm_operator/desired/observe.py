@@ -29,6 +29,7 @@ from slurm_operator.slurm.types import NodeInfo
 
 NodeOf = Callable[[str], Object | None]
 _PHASES: Mapping[str, Phase] = {"Pending": "Pending", "Running": "Running", "Succeeded": "Ended", "Failed": "Ended"}
+_MODES = {"statefulset": "StatefulSet", "daemonset": "DaemonSet"}
 _BUSY_CONDITIONS = ("SlurmNodeStateAllocated", "SlurmNodeStateMixed", "SlurmNodeStateCompleting")
 
 
@@ -56,9 +57,8 @@ def observe(
         for name, machine in found.items()
         if spec.prune_slurm_node_records == "NodeNotFound" and machine and node_of(machine) is None
     }
-    known = tuple(worker for worker in workers if worker is not None)
     told = {name for name, machine in found.items() if machine}
-    return Seen(known, slurm, tuple(found), told, lost, now, blind_for)
+    return Seen(tuple(workers), slurm, tuple(found), told, lost, now, blind_for)
 
 
 def worker_of(
@@ -68,13 +68,13 @@ def worker_of(
     now: float,
     deadlines: Mapping[str, float] | None = None,
     shown: Iterable[str] = (),
-) -> Worker | None:
-    """One worker; None for a pod without the labels of one."""
+) -> Worker:
+    """One worker. Labels can be edited, so what can be told from the pod's name and spec is."""
     labels, meta = labels_of(pod), pod["metadata"]
-    index = labels.get(LABEL_POD_INDEX, "")
-    mode = labels.get(LABEL_SCALING_MODE) or ("StatefulSet" if index else "")
-    if not (index.isdigit() if mode == "StatefulSet" else mode == "DaemonSet"):
-        return None
+    tail = meta["name"].rpartition("-")[2]
+    index = tail if tail.isdigit() else labels.get(LABEL_POD_INDEX, "")
+    said = labels.get(LABEL_SCALING_MODE, "").lower()
+    mode = _MODES.get(said) or ("StatefulSet" if index.isdigit() else spec.scaling_mode)
     ready = pod_ready(pod)
     since = moment((condition(pod, "Ready") or {}).get("lastTransitionTime")) if ready else 0.0
     placed = bool((pod.get("spec") or {}).get("nodeName"))
@@ -85,7 +85,7 @@ def worker_of(
     return Worker(
         name=meta["name"],
         uid=uid_of(pod),
-        ordinal=int(index) if mode == "StatefulSet" else -1,
+        ordinal=int(index) if mode == "StatefulSet" and index.isdigit() else -1,
         slurm_name=slurm_name,
         revision=labels.get(LABEL_REVISION, ""),
         phase=_PHASES.get((pod.get("status") or {}).get("phase", ""), "Unknown"),
@@ -99,16 +99,20 @@ def worker_of(
         since=since,
         created=moment(meta.get("creationTimestamp")),
         machine=machine,
-        unwanted=_unwanted(mode, spec, machine, placed=placed, known=node is not None),
+        unwanted=_unwanted(
+            mode, spec, machine, placed=placed, known=node is not None, numbered=index.isdigit() or mode == "DaemonSet"
+        ),
         started=_started(pod),
         was_busy=any((condition(pod, kind) or {}).get("status") == "True" for kind in _BUSY_CONDITIONS),
     )
 
 
-def _unwanted(mode: str, spec: NodeSetSpec, machine: str, *, placed: bool, known: bool) -> str:
+def _unwanted(mode: str, spec: NodeSetSpec, machine: str, *, placed: bool, known: bool, numbered: bool) -> str:
     """Why a worker has to go, as far as it can be told from it alone."""
     if mode != spec.scaling_mode:
         return f"its NodeSet is in scalingMode {spec.scaling_mode} now"
+    if not numbered:
+        return "its name has no number"
     if machine and not placed and not known:
         return f"Kubernetes node {machine}, which it was bound to, is gone"
     return ""
