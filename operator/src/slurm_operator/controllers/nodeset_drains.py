@@ -100,7 +100,8 @@ class DrainSteps:
         if policy.cancel:
             for job in stuck:
                 await slurm.client.cancel_job(job.id)
-                self._event("JobCancelled", f"Job {job.id} of {_user(job)} on {node.name} cannot be requeued: cancelled")
+                note = f"Job {job.id} of {_user(job)} on {node.name} cannot be requeued: cancelled"
+                self._event("JobCancelled", note)
             stuck = []
         one_by_one = slurm.client.version is not None and slurm.client.version >= REQUEUE_WORKS
         done, refused = [], []
