@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from slurm_operator.controllers import nodeset_steps
 from slurm_operator.controllers.nodeset_steps import Steps
 from slurm_operator.desired.scale import Plan, Seen, Wanted, Worker, plan_scale
 from slurm_operator.errors import Unknown
@@ -102,3 +103,36 @@ async def test_an_outage_after_the_drain_removes_nothing(slurmrestd: FaultySlurm
     with pytest.raises(Unknown):
         await steps.removals(plan)
     assert deeds.deleted == []
+
+
+@pytest.mark.parametrize("what", ["resumed", "gone"])
+async def test_slow_deletions_ask_again(
+    slurmrestd: FaultySlurmrestd, slurm: SlurmClient, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(nodeset_steps, "AT_ONCE", 2)
+    monkeypatch.setattr(nodeset_steps, "TRUE_SECONDS", 0.0)
+    for number in range(5):
+        slurmrestd.add_node(f"w-{number}")
+    cache = SlurmCache(slurm)
+    await cache.refresh()
+    plan = planned(slurmrestd, [worker(number) for number in range(5)], 1, cache.nodes)
+
+    class Slow(Deeds):
+        async def delete(self, key: Key, pod: Object, *, unchanged: bool = False) -> bool:
+            if what == "gone":
+                slurmrestd.responding = False
+            else:
+                for number in (1, 2):  # an administrator resumed them, and a job began
+                    slurmrestd.add_node(f"w-{number}", "ALLOCATED")
+            return await super().delete(key, pod, unchanged=unchanged)
+
+    deeds = Slow()
+    pods = {name: {"metadata": {"name": name, "uid": "u"}} for name in slurmrestd.nodes}
+    steps = Steps(cast(Any, deeds), KEY, {"metadata": {"name": "w"}}, pods, SlurmCluster(slurm, cache, ("", b"", "")))
+    await steps.drains(plan)
+    if what == "gone":
+        with pytest.raises(Unknown):
+            await steps.removals(plan)
+    else:
+        await steps.removals(plan)
+    assert sorted(deeds.deleted) == ["w-3", "w-4"]

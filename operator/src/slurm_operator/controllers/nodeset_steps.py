@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from slurm_operator.controllers.nodeset_drains import AT_ONCE, DrainSteps, gather_all
@@ -18,6 +19,10 @@ from slurm_operator.slurm.registry import SlurmCluster
 from slurm_operator.slurm.states import is_busy, is_drained, ours
 from slurm_operator.slurm.types import NodeInfo
 
+Check = Callable[[Worker, NodeInfo | None], bool]
+TRUE_SECONDS = 1.0
+"""An answer of Slurm is good for deletions that begin within so long."""
+
 
 class Steps(DrainSteps):
     """All the deeds of one pass."""
@@ -26,17 +31,23 @@ class Steps(DrainSteps):
         """Delete pods in which nothing can run, as Slurm says at this moment.
 
         Those drained a moment ago are among them: once the drain is in effect, what Slurm says then is what counts.
+        Where deleting takes its time Slurm is asked again: somebody may have resumed a node meanwhile.
         """
-        certain = [worker for worker in plan.delete if not worker.placed or worker.phase == "Ended"]
-        placed = [worker for worker in plan.delete if worker.placed and worker.phase != "Ended"]
-        begun = [worker for worker in plan.begun if worker.slurm_name in self._drained][: BURST - len(plan.delete)]
-        if placed or begun or plan.remake:
-            asked = [worker.slurm_name for worker in (*placed, *begun, *plan.remake)]
-            now = await self._asked().cache.read_now(asked)
-            certain += [worker for worker in begun if (node := now[worker.slurm_name]) is not None and is_drained(node)]
-            certain += [worker for worker in placed if _removable(worker, now[worker.slurm_name])]
-            certain += [worker for worker in plan.remake if _lost(worker, now[worker.slurm_name])]
-        await gather_all(self._delete(worker) for worker in certain)
+        await gather_all(self._delete(worker) for worker in plan.delete if not worker.placed or worker.phase == "Ended")
+        left: list[tuple[Worker, Check]] = [
+            (worker, _removable) for worker in plan.delete if worker.placed and worker.phase != "Ended"
+        ]
+        begun = [worker for worker in plan.begun if worker.slurm_name in self._drained]
+        left += [(worker, _drained) for worker in begun[: BURST - len(plan.delete)]]
+        left += [(worker, _lost) for worker in plan.remake]
+        now: Mapping[str, NodeInfo | None] = {}
+        asked = -math.inf
+        for start in range(0, len(left), AT_ONCE):
+            if time.monotonic() - asked > TRUE_SECONDS:
+                asked = time.monotonic()
+                now = await self._asked().cache.read_now([worker.slurm_name for worker, _ in left[start:]])
+            some = left[start : start + AT_ONCE]
+            await gather_all(self._delete(worker) for worker, check in some if check(worker, now[worker.slurm_name]))
 
     async def creations(self, seats: Sequence[Seat], make: Callable[[Seat], tuple[Object, Sequence[Object]]]) -> None:
         """New pods in growing batches, so that a refusal (a quota, say) costs few requests and not hundreds.
@@ -86,6 +97,10 @@ class Steps(DrainSteps):
 
 def _removable(worker: Worker, node: NodeInfo | None) -> bool:
     return not may_run_unseen(worker, time.time()) if node is None else is_drained(node)
+
+
+def _drained(worker: Worker, node: NodeInfo | None) -> bool:
+    return node is not None and is_drained(node)
 
 
 def _lost(worker: Worker, node: NodeInfo | None) -> bool:
