@@ -1,7 +1,7 @@
-"""Writes what is generated from Python into the operator's chart: CRDs and RBAC rules.
+"""Writes what is generated from Python: CRDs and RBAC rules of the operator's chart, tables of docs/operator.md.
 
 `python -m slurm_operator.api.generate [--check] [--chart DIR]`; with --check nothing is written and the exit code is 1
-when a file differs from what would be written.
+when a file differs from what would be written. With --chart the document is left alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from slurm_operator.api.crd import crd, render
+from slurm_operator.api.docs import DocsError, document
 from slurm_operator.api.kinds import KINDS
 from slurm_operator.api.rbac_template import rbac_template
 
@@ -30,6 +31,12 @@ def default_chart() -> Path:
     if not chart.is_dir():
         raise FileNotFoundError(f"no chart at {chart}: give its folder by --chart")
     return chart
+
+
+def documentation(chart: Path) -> tuple[Path, str]:
+    """The document beside the chart, and its text as it should be. Raises DocsError."""
+    path = chart.parents[1] / "docs" / "operator.md"
+    return path, document(path.read_text(encoding="utf-8"))
 
 
 def drift(chart: Path) -> list[str]:
@@ -68,11 +75,21 @@ def main(arguments: list[str] | None = None) -> int:
     except FileNotFoundError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    changed = drift(chart) if options.check else write(chart)
-    for name in changed:
-        sys.stdout.write(f"{'differs' if options.check else 'written'}: {chart / name}\n")
+    try:
+        changed = [chart / name for name in (drift(chart) if options.check else write(chart))]
+        if options.chart is None:
+            path, text = documentation(chart)
+            if not _same(path, text):
+                changed.append(path)
+                if not options.check:
+                    path.write_text(text, encoding="utf-8")
+    except DocsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    for changed_path in changed:
+        sys.stdout.write(f"{'differs' if options.check else 'written'}: {changed_path}\n")
     if options.check and changed:
-        sys.stderr.write("The chart is not what the source says. Run: make generate\n")
+        sys.stderr.write("The chart or docs/operator.md is not what the source says. Run: make generate\n")
         return 1
     return 0
 
