@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slurm_operator.api.names import keys_secret
 from support import backing
 from support.commands import eventually
 from support.lab import NAMESPACE, Lab, running_lab
@@ -338,6 +339,25 @@ def test_settings_of_sshd_in_workers_drain_none(lab: Services) -> None:
     eventually(lambda: "Banner" in lab.ours("configmap", config)["data"]["50-extra.conf"], "the setting is there")
     lab.wait_ready("nodeset/debug")
     assert lab.uids("slurmd") == before
+
+
+def test_slurmdbd_follows_a_rotated_key(lab: Services) -> None:
+    job = lab.alice(
+        "touch here; sbatch --parsable -w debug-0 -o /dev/null --wrap 'while [ -e here ]; do sleep 0.2; done'"
+    ).strip()
+    before = lab.uids("slurmdbd")
+    lab.kubectl("-n", NAMESPACE, "delete", "secret", "slurm-auth-slurm")
+    lab.apply(secret("slurm-auth-slurm", **{"slurm.key": "n" * 64}))
+
+    def keys() -> list[bytes]:
+        text = base64.b64decode(lab.ours("secret", keys_secret("slurm"))["data"]["slurm.jwks"])
+        return [base64.urlsafe_b64decode(one["k"]) for one in json.loads(text)["keys"]]
+
+    eventually(lambda: keys() == [b"n" * 64], "only the new key is left", 300)
+    lab.alice("rm here")
+    eventually(lambda: lab.sacct(job) == "alice|COMPLETED|1", "the job is in the accounts")
+    lab.wait_ready("slurmdbd/slurm")
+    assert lab.uids("slurmdbd") != before
 
 
 def test_the_operator_needed_no_more_rights_than_the_chart_gives(lab: Services) -> None:
