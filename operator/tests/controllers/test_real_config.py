@@ -207,7 +207,7 @@ def test_a_slurmctld_outside_gets_workers_and_is_asked(lab: Lab) -> None:
         lab.apply({"apiVersion": "slinky.slurm.net/v1beta1", "kind": kind, "metadata": meta, "spec": spec})
     lab.wait_ready("slurmctld/outside", "slurmrestd/outside", "nodeset/outer")
     assert set(lab.ours("configmap", "outside-config")["data"]) == {"slurm.conf"}
-    eventually(lambda: lab.nodes()["outer-0"][0] == "idle", "its worker is a Slurm node")
+    eventually(lambda: "State=IDLE" in lab.scontrol("show", "node", "outer-0"), "its worker is a Slurm node")
     lab.scale(0, "outer")
     eventually(lambda: "outer-0" not in lab.scontrol("show", "nodes"), "drained, removed and forgotten")
     for kind, name in reversed(specs):
