@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from slurm_operator.api.names import FINALIZER
@@ -44,15 +45,21 @@ async def release(settings: Settings) -> int:
         try:
             if settings.deployment:
                 await _stop(kube, *settings.deployment.partition("/")[::2])
-            count = 0
-            for kind in KINDS:
-                for namespace in settings.namespaces or (None,):
-                    count += await _release(kube, kind, namespace)
+            count = await let_go(kube, settings.namespaces)
         except (KubeError, TimeoutError) as error:
             _log.error("%s", error)
             return 1
     _log.info("%d resources let go: they can be deleted without the operator, and then nothing is drained", count)
     return 0
+
+
+async def let_go(kube: KubeClient, namespaces: Sequence[str] = ()) -> int:
+    """Remove the operator's finalizer from everything in these namespaces (none: all); returns from how many."""
+    count = 0
+    for kind in KINDS:
+        for namespace in namespaces or (None,):
+            count += await _release(kube, kind, namespace)
+    return count
 
 
 async def _stop(kube: KubeClient, namespace: str, name: str) -> None:

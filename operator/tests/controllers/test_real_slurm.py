@@ -248,8 +248,8 @@ def test_what_is_not_supported_says_so(lab: Lab) -> None:
 def test_uninstalling_leaves_the_keys_and_nothing_else(lab: Lab) -> None:
     """In the order that is the wrong one: the operator first."""
     key = lab.ours("secret", "slurm-auth-slurm")["data"]
+    assert "resources let go" in lab.operator.release()
     lab.helm("uninstall", OPERATOR, "-n", OPERATOR)
-    lab.operator.kill()
     lab.helm("uninstall", "slurm", "-n", NAMESPACE)
     kinds = "pods,services,statefulsets,deployments,poddisruptionbudgets,nodesets,loginsets,restapis"
     eventually(lambda: lab.ours(kinds)["items"] == [], "nothing is left", 90)

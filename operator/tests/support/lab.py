@@ -51,6 +51,18 @@ class Operator:
             self._process.wait()
             self._process = None
 
+    def release(self) -> str:
+        """What the chart's hook does before an uninstall, with the operator stopped; its log."""
+        self.kill()
+        done = subprocess.run(
+            [sys.executable, "-m", "slurm_operator", "release", "--namespaces", NAMESPACE,
+             "--deployment", f"{OPERATOR}/{OPERATOR}", "--kubeconfig", str(self._kubeconfig)],
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "SLURM_OPERATOR_RBAC_GUARD": "1"},
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
