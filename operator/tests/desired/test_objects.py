@@ -72,6 +72,12 @@ def test_where_the_state_lives(persistence: Any, claims: int, volume: Any) -> No
     )
 
 
+def test_the_root_of_the_volume_is_the_state_location_as_with_the_go_operator() -> None:
+    """Else a cluster that changes operators would start without its jobs."""
+    mounts = {one["name"]: one["mountPath"] for one in pod(clusterName="prod")["containers"][0]["volumeMounts"]}
+    assert mounts["statesave"] == "/var/spool/slurmctld/prod"
+
+
 def test_the_claim_is_as_asked() -> None:
     asked = {"storageClassName": "gp3", "resources": {"requests": {"storage": "9Gi"}}, "accessModes": ["ReadWriteMany"]}
     claim = stateful_set(persistence=asked)["volumeClaimTemplates"][0]["spec"]

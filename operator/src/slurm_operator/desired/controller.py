@@ -19,7 +19,6 @@ from slurm_operator.api.names import (
     SLURM_JWKS,
     SLURM_KEY,
     SLURMCTLD_PORT,
-    SPOOL_SLURMCTLD,
     controller_config,
     controller_internal_service,
     controller_object,
@@ -46,7 +45,7 @@ from slurm_operator.desired.parts import (
     service,
     slurm_pod_security,
 )
-from slurm_operator.desired.slurm_conf import ConfFiles
+from slurm_operator.desired.slurm_conf import ConfFiles, state_location
 from slurm_operator.kube.resources import Object
 
 # The projected volume changes by a swap of its `..data` link. Bash as PID 1 has no default action for TERM.
@@ -252,7 +251,7 @@ def _slurmctld(cluster: Cluster) -> Map:
         "securityContext": LOCKED_DOWN,
         "volumeMounts": [
             ETC_MOUNT,
-            {"name": "statesave", "mountPath": SPOOL_SLURMCTLD},
+            {"name": "statesave", "mountPath": state_location(cluster.namespace, cluster.name, cluster.spec)},
             {"name": "run", "mountPath": "/run"},
             TMP_MOUNT,
             *log_mounts(logfile),

@@ -147,6 +147,12 @@ def slurm_conf(inputs: ConfInputs) -> str:
     return "\n".join(text)
 
 
+def state_location(namespace: str, name: str, spec: ControllerSpec) -> str:
+    """StateSaveLocation. The volume is mounted there and not above it, as the Go operator does: each can take over the
+    other's volume, and with it the jobs."""
+    return f"{SPOOL_SLURMCTLD}/{cluster_name(namespace, name, spec)}"
+
+
 def uses_cgroup(files: Mapping[str, str]) -> bool:
     """True if the user's cgroup.conf turns cgroups on. Raises BadConf on a line that is no parameter."""
     lines = parse(files.get(CGROUP_CONF, DEFAULT_CGROUP_CONF), CGROUP_CONF)
@@ -181,7 +187,7 @@ def _sections(inputs: ConfInputs) -> dict[str, list[Setting]]:
     cgroup = uses_cgroup(inputs.files)
     ssh = any(group.ssh for group in inputs.groups)
     general += [
-        Setting("StateSaveLocation", f"{SPOOL_SLURMCTLD}/{name}"),
+        Setting("StateSaveLocation", state_location(inputs.namespace, inputs.name, spec)),
         Setting("SlurmdUser", "root"),
         Setting("SlurmdPort", str(SLURMD_PORT)),
         Setting("SlurmdSpoolDir", SPOOL_SLURMD),
