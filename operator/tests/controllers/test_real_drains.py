@@ -137,7 +137,7 @@ def test_an_administrators_drain_survives_the_pod(lab: Lab) -> None:
     def said() -> bool:
         conditions = lab.workers()["debug-1"]["status"]["conditions"]
         found = [one["message"] for one in conditions if one["type"] == "SlurmNodeStateDrain"]
-        return bool(found and str(found[0]).startswith(f"{reason} [root@"))
+        return bool(found and str(found[0]).startswith(f"{reason} [slurm@"))
 
     eventually(said, "the pod says by whom it was drained and why")
     for how in (("--wait=false",), ("--force", "--grace-period=0")):
