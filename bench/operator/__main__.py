@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -39,8 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--operator", default="", metavar="COMMAND", help="another operator (default: this one)")
     parser.add_argument("--crds", type=Path, metavar="PATH", help="its CRDs, a file or a folder (default: ours)")
     parser.add_argument("--only", default="", help=f"some of {','.join(measures.ALL)}; scale-out always runs")
-    parser.add_argument("--name", default="", help="name of the results file: results-NAME.json (default: N)")
-    parser.add_argument("--keep-table", action="store_true", help="do not touch bench/results.md")
+    parser.add_argument("--name", default="", help="write results-NAME.json (default: N, when all measures ran)")
     chosen = parser.parse_args()
     if not 20 <= chosen.workers <= 10_000:
         parser.error(f"--workers {chosen.workers}: 20 to 10000 is allowed")
@@ -101,15 +101,20 @@ def main() -> int:
     except (BenchError, ClusterError) as error:
         print(f"error: {error}\n  The operator's log: {folder / 'operator.log'}", file=sys.stderr)
         return 1
-    about = report.facts(chosen.workers, chosen.operator)
+    # Only the program's name: its path is of this machine.
+    program = Path(shlex.split(chosen.operator)[0]).name if chosen.operator else ""
+    about = report.facts(chosen.workers, program)
     text = report.table(about, results)
-    name = chosen.name or (str(chosen.workers) if not chosen.operator else f"other-{chosen.workers}")
-    file = HERE / f"results-{name}.json"
-    file.write_text(json.dumps({**about, "results": results}, indent=1, sort_keys=True) + "\n")
-    if not chosen.keep_table:
-        replace_section(HERE.parent / "results.md", f"operator {name}", f"`make bench-operator`, {text}")
     print(text)
-    print(f"{file}\nThe operator's log: {folder / 'operator.log'}", file=sys.stderr)
+    whole = set(results) == set(measures.ALL)
+    if whole or chosen.name:
+        name = chosen.name or (f"{program}-{chosen.workers}" if program else str(chosen.workers))
+        file = HERE / f"results-{name}.json"
+        file.write_text(json.dumps({**about, "results": results}, indent=1, sort_keys=True) + "\n")
+        print(file, file=sys.stderr)
+        if whole:
+            replace_section(HERE.parent / "results.md", f"operator {name}", f"`make bench-operator`, {text}")
+    print(f"The operator's log: {folder / 'operator.log'}", file=sys.stderr)
     with contextlib.suppress(OSError):
         (folder / "hosts").unlink()
     return 1 if any("error" in figures for figures in results.values()) else 0
