@@ -201,15 +201,6 @@ class Life(RuleBasedStateMachine):
             self._wait(0.5)
             waited += 0.5
             world.check()
-        more = 0.0
-        first = wrong
-        while wrong and more < 200:
-            self._wait(1)
-            more += 1
-            wrong = self._wrong()
-        if first:
-            print("DEBUG", first, "=>", more, wrong)
-            wrong = wrong or (first if os.environ.get("SLOWFAIL") else "")
         log = "\n".join(world.bugs.last)
         found = [*world.slurm.nodes.values(), *((pod["metadata"], pod["spec"].get("nodeName")) for pod in world.pods())]
         state = "\n".join(map(str, [*found, (world.nodeset() or {}).get("status")]))
