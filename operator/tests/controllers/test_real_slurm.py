@@ -230,21 +230,6 @@ def test_a_token_is_signed_kept_and_works(lab: Lab) -> None:
     eventually(lambda: not lab.kubectl("-n", NAMESPACE, "get", "secret", "ci-jwt-alice", "--ignore-not-found"), "gone")
 
 
-def test_what_is_not_supported_says_so(lab: Lab) -> None:
-    meta = {"namespace": NAMESPACE}
-    version = {"apiVersion": "slinky.slurm.net/v1beta1"}
-    lab.apply(
-        {**version, "kind": "Accounting", "metadata": {**meta, "name": "inside"}, "spec": {}},
-    )
-    for kind, name in (("accounting", "inside"),):
-
-        def reason(kind: str = kind, name: str = name) -> bool:
-            return bool(lab.condition(kind, name)["reason"] == "NotSupported")
-
-        eventually(reason, f"{kind} says so")
-        lab.kubectl("-n", NAMESPACE, "delete", kind, name)
-
-
 def test_uninstalling_leaves_the_keys_and_nothing_else(lab: Lab) -> None:
     """In the order that is the wrong one: the operator first."""
     key = lab.ours("secret", "slurm-auth-slurm")["data"]

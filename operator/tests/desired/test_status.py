@@ -15,8 +15,8 @@ from desired.test_scale import busy, seen, state, wanted, worker
 from desired.things import node, nodeset_spec, owner
 
 
-def report(want: Wanted, saw: Seen, *trouble: str, missing: str = "") -> Report:
-    return nodeset_report(want, saw, plan_scale(want, saw), "a=b", 3, trouble, missing=missing)
+def report(want: Wanted, saw: Seen, *trouble: str) -> Report:
+    return nodeset_report(want, saw, plan_scale(want, saw), "a=b", 3, trouble)
 
 
 def test_conditions() -> None:
@@ -69,7 +69,6 @@ def test_faults_are_named() -> None:
     assert said.fault == "Slurm node w-0 is DOWN: disk"
     failing = report(wanted(1), seen(worker(0, ready=False, available=False)), "w-0: image not found")
     assert (failing.reason, failing.fault) == ("PodsFailing", "w-0: image not found")
-    assert report(wanted(1), seen(worker(0)), missing="no ssh").fault == "no ssh"
 
 
 def test_waiting_for_jobs_is_said() -> None:

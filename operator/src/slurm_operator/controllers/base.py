@@ -269,11 +269,3 @@ def skips_drain(obj: Object | None) -> bool:
 def of_instance(obj: Object) -> Iterable[Key]:
     name = labels_of(obj).get(LABEL_INSTANCE)
     return (Key(obj["metadata"]["namespace"], name),) if name else ()
-
-
-def unsupported(wishes: Mapping[str, object]) -> str:
-    """A sentence about fields that are set but that this version does not act on; "" if none is."""
-    names = [name for name, value in wishes.items() if value]
-    if not names:
-        return ""
-    return f"This version of the operator does not act on {', '.join(names)}; everything else is in effect."

@@ -72,11 +72,10 @@ def nodeset_report(
     generation: int,
     problems: Sequence[str],
     faults: Sequence[str] = (),
-    missing: str = "",
     jobs: Jobs | None = None,
     told: Sequence[str] = (),
 ) -> Report:
-    """`problems` are pods that fail, `faults` what else is in the way, `missing` tells of fields without effect.
+    """`problems` are pods that fail, `faults` what else is in the way.
 
     `jobs` are those that run on Slurm nodes, `told` says why some of them are waited for longer than asked.
     """
@@ -98,7 +97,7 @@ def nodeset_report(
         busy = f"{busy.rstrip('.')}; {listed(list(told))}."
     if not busy and len(usable) < wanted.replicas and not problems:
         busy = "The others are starting."
-    fault, reason = _fault(staying, seen, problems, faults, missing)
+    fault, reason = _fault(staying, seen, problems, faults)
     done = len(usable) >= wanted.replicas and not plan.leaving and not (plan.outdated and wanted.rolling)
     if drained := sum("DRAIN" in seen.slurm[one.slurm_name].states for one in usable):
         text = f"{text}, {drained} of them drained"
@@ -180,9 +179,7 @@ def going_report(wanted: Wanted, seen: Seen, plan: Plan, told: Sequence[str], jo
     return Report(False, "Deleting", text, busy=text, fields=_counts(wanted, seen, live, "", 0))
 
 
-def _fault(
-    staying: Sequence[Worker], seen: Seen, problems: Sequence[str], faults: Sequence[str], missing: str
-) -> tuple[str, str]:
+def _fault(staying: Sequence[Worker], seen: Seen, problems: Sequence[str], faults: Sequence[str]) -> tuple[str, str]:
     if problems:
         return listed(list(problems)), "PodsFailing"
     bad = []
@@ -192,9 +189,7 @@ def _fault(
             bad.append(f"Slurm node {node.name} is {'+'.join(sorted(node.states))}: {node.reason or 'no reason given'}")
     if bad:
         return listed(sorted(bad)), "NodesDown"
-    if faults:
-        return listed(list(faults)), "Refused"
-    return missing, "NotSupported"
+    return listed(list(faults)), "Refused"
 
 
 def _reason(plan: Plan, problems: Sequence[str], fault: str) -> str:
