@@ -116,7 +116,12 @@ def preview(arguments: argparse.Namespace, console: Console) -> int:
     check_stack(arguments.stack)
     with aws_for_preview():
         result = engine.run(
-            "preview", arguments.stack, any_environment(), policy_packs=[REPOSITORY / "policies"], diff=arguments.diff
+            "preview",
+            arguments.stack,
+            any_environment(),
+            policy_packs=[deploy.POLICIES],
+            policy_pack_configs=deploy.policy_config(arguments.stack),
+            diff=arguments.diff,
         )
     return result.exit_code
 

@@ -16,6 +16,7 @@ from localcloud.engine.operations import INTERRUPTED
 from localcloud.kubernetes import cluster, preflight
 from localcloud.paths import REPOSITORY, instance
 
+POLICIES = REPOSITORY / "policies"
 READY_TIMEOUT_SECONDS = 300
 # A container that fails so often fails for a reason that waiting does not mend.
 HOPELESS_RESTARTS = 4
@@ -69,10 +70,16 @@ def parallel(*tasks: Callable[[], None]) -> None:
         future.result()
 
 
+def policy_config(stack: str) -> list[Path]:
+    """The stack's config of the policy pack, if it has one: levels, parameters, exemptions."""
+    file = POLICIES / "stacks" / f"{stack}.json"
+    return [file] if file.is_file() else []
+
+
 def deploy(console: Console, stack: str, environment: Mapping[str, str]) -> engine.Result:
     """Run the Pulumi program's `up` with the policy pack. Raises UserError when it fails."""
     console.title(f"pulumi up --stack {stack}")
-    result = engine.run("up", stack, environment, policy_packs=[REPOSITORY / "policies"])
+    result = engine.run("up", stack, environment, policy_packs=[POLICIES], policy_pack_configs=policy_config(stack))
     if result.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     if result.exit_code:

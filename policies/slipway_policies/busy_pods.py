@@ -8,7 +8,8 @@ from typing import Any
 
 from pulumi_policy import Severity
 
-from .rule import UNKNOWN, Finding, Resource, Rule, at, items, mapping
+from .rule import Finding, Resource, Rule
+from .values import UNKNOWN, at, is_false, items, mapping
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
 CHARTS = {"slurm", "slurm-operator"}
@@ -24,8 +25,7 @@ def check(resource: Resource) -> Iterator[Finding]:
     elif at(resource.inputs, "spec", SWITCH) is False:
         yield Finding(
             f"{resource.title} sets spec.{SWITCH}: false.",
-            LOST,
-            f"remove {SWITCH}; the operator then keeps a PodDisruptionBudget over the workers that are busy.",
+            fix=f"remove {SWITCH}; the operator then keeps a PodDisruptionBudget over the workers that are busy.",
         )
 
 
@@ -41,7 +41,7 @@ def check_release(resource: Resource) -> Iterator[Finding]:
     for path in switched_off(values, ()):
         where = ".".join(path)
         if path[-1] == SWITCH:
-            yield Finding(f"{resource.title} sets {where}: false.", LOST, f"remove {where}; its default is true.")
+            yield Finding(f"{resource.title} sets {where}: false.", fix=f"remove {where}; its default is true.")
         else:
             yield Finding(
                 f"{resource.title} sets {where}: false.",
@@ -64,11 +64,6 @@ def switched_off(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]
             yield from switched_off(inner, here)
 
 
-def is_false(value: Any) -> bool:
-    """False, or the text that Helm takes for it."""
-    return value is False or value == "false"
-
-
 def chart_name(chart: Any) -> str | None:
     """Last part of a chart's path or address: `slurm` of charts/slurm and of oci://…/charts/slurm."""
     return PurePosixPath(chart.rstrip("/")).name if isinstance(chart, str) else None
@@ -82,6 +77,7 @@ BUSY_PODS_HAVE_PDB = Rule(
     why="Kubernetes moves pods: nodes are drained for upgrades, replaced when they drift, and consolidated to save "
     "money. Only a PodDisruptionBudget makes it ask first. The operator keeps one over the workers that are busy, "
     "unless `workloadDisruptionProtection` is false; the charts have one for each service.",
+    consequence=LOST,
     remediation=f"Leave {SWITCH} and the charts' podDisruptionBudget at their defaults.",
     example=(
         "kubernetes:slinky.slurm.net/v1beta1:NodeSet",

@@ -8,7 +8,8 @@ from typing import Any
 
 from pulumi_policy import Severity
 
-from .rule import UNKNOWN, Finding, Resource, Rule, at, items, mapping
+from .rule import Finding, Resource, Rule
+from .values import UNKNOWN, at, items, mapping
 
 NODE_GROUP = "aws:eks/nodeGroup:NodeGroup"
 NODE_POOL = r"kubernetes:karpenter\.sh/v[0-9a-z]+:NodePool"
@@ -32,8 +33,7 @@ def check(resource: Resource) -> Iterator[Finding]:
     spelling = "NO_SCHEDULE" if resource.kind == NODE_GROUP else "NoSchedule"
     yield Finding(
         f"{resource.title} has no NoSchedule taint.",
-        "Any pod may land on it: a system pod then keeps a GPU node alive and paid for after its jobs end.",
-        f"add the taint nvidia.com/gpu=true:{spelling}.",
+        fix=f"add the taint nvidia.com/gpu=true:{spelling}.",
     )
 
 
@@ -79,6 +79,7 @@ GPU_POOL_TAINTED = Rule(
     summary="GPU nodes carry a taint that keeps other pods off them.",
     why="A node goes only when no pod is on it. A log collector or a CoreDNS replica that landed on an 8-GPU node "
     "keeps it running, and paid for, long after its jobs are done; and it takes memory that the jobs were promised.",
+    consequence="Any pod may land on it: a system pod then keeps a GPU node alive and paid for after its jobs end.",
     remediation="Add the taint nvidia.com/gpu=true:NoSchedule to the node group or NodePool; workers tolerate it.",
     example=(
         NODE_GROUP,

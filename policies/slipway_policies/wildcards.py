@@ -9,52 +9,28 @@ from typing import Any
 
 from pulumi_policy import Severity
 
-from .rule import UNKNOWN, Finding, Resource, Rule, at, items, mapping
+from .iam import ATTACHMENTS, DOCUMENTS, ROLE, TAKEN_OVER, Statement, allowed, documents
+from .rule import Finding, Findings, Resource, Rule
+from .values import items, several
 
-DOCUMENTS = {
-    "aws:iam/policy:Policy": "policy",
-    "aws:iam/rolePolicy:RolePolicy": "policy",
-    "aws:iam/userPolicy:UserPolicy": "policy",
-    "aws:iam/groupPolicy:GroupPolicy": "policy",
-    "aws:eks/podIdentityAssociation:PodIdentityAssociation": "policy",
-    "aws:ssoadmin/permissionSetInlinePolicy:PermissionSetInlinePolicy": "inlinePolicy",
-}
-ATTACHMENTS = {
-    "aws:iam/rolePolicyAttachment:RolePolicyAttachment": "policyArn",
-    "aws:iam/userPolicyAttachment:UserPolicyAttachment": "policyArn",
-    "aws:iam/groupPolicyAttachment:GroupPolicyAttachment": "policyArn",
-    "aws:iam/policyAttachment:PolicyAttachment": "policyArn",
-    "aws:iam/rolePolicyAttachmentsExclusive:RolePolicyAttachmentsExclusive": "policyArns",
-    "aws:ssoadmin/managedPolicyAttachment:ManagedPolicyAttachment": "managedPolicyArn",
-}
-ROLE = "aws:iam/role:Role"
 TOO_MUCH = {"AdministratorAccess", "PowerUserAccess", "IAMFullAccess"}
-TAKEN_OVER = "Whoever gets hold of this identity, by one leaky pod for example,"
 
 
-def check(resource: Resource) -> Iterator[Finding]:
+def check(resource: Resource) -> Findings:
     """Policy documents and attached managed policies of any identity."""
-    inputs = resource.inputs
-    if resource.kind in DOCUMENTS:
-        yield from check_document(resource.title, inputs.get(DOCUMENTS[resource.kind]))
-    elif resource.kind in ATTACHMENTS:
-        arns = inputs.get(ATTACHMENTS[resource.kind])
-        yield from check_managed(resource.title, arns if isinstance(arns, list) else [arns])
-    else:
-        for index, inline in enumerate(items(inputs.get("inlinePolicies"))):
-            named = at(inline, "name")
-            which = named if isinstance(named, str) else str(index)
-            yield from check_document(f"{resource.title}, inline policy {which},", at(inline, "policy"))
-        yield from check_managed(resource.title, items(inputs.get("managedPolicyArns")))
+    for title, document in documents(resource):
+        yield from check_document(title, document)
+    if resource.kind in ATTACHMENTS:
+        yield from check_managed(resource.title, several(resource.inputs.get(ATTACHMENTS[resource.kind])))
+    elif resource.kind == ROLE:
+        yield from check_managed(resource.title, items(resource.inputs.get("managedPolicyArns")))
 
 
 def check_document(title: str, document: Any) -> Iterator[Finding]:
     """A policy document, as JSON text or as plain values; one that is not known yet is judged when it is."""
-    if document is UNKNOWN or document is None:
-        return
     if isinstance(document, str):
         try:
-            document = json.loads(document)
+            json.loads(document)
         except ValueError as error:
             yield Finding(
                 f"{title} has a policy that is no JSON: {error}.",
@@ -62,36 +38,26 @@ def check_document(title: str, document: Any) -> Iterator[Finding]:
                 "build the document with Output.json_dumps.",
             )
             return
-    statements = at(document, "Statement")
-    for statement in statements if isinstance(statements, list) else [statements]:
-        if mapping(statement).get("Effect") == "Allow":
-            yield from check_statement(title, mapping(statement))
+    for statement in allowed(title, document):
+        yield from check_statement(statement)
 
 
-def check_statement(title: str, statement: dict[str, Any]) -> Iterator[Finding]:
+def check_statement(statement: Statement) -> Iterator[Finding]:
     """One statement that allows something."""
-    sid = statement.get("Sid")
-    where = f"{title} statement {sid}" if isinstance(sid, str) else title
-    if "NotAction" in statement:
+    if "NotAction" in statement.body:
         yield Finding(
-            f"{where} allows all but some actions (NotAction).",
+            f"{statement.where} allows all but some actions (NotAction).",
             "Every action that AWS adds later is allowed at once, in services nobody thought of.",
             "list the actions that are needed under Action.",
         )
-    actions = statement.get("Action")
-    for action in actions if isinstance(actions, list) else [actions]:
-        if isinstance(action, str) and is_wildcard(action):
-            service = action.partition(":")[0]
-            may = (
-                "may do anything in the account"
-                if "*" in service
-                else f"may do anything in {service}, deleting included"
-            )
-            yield Finding(
-                f'{where} allows "{action}".',
-                f"{TAKEN_OVER} {may}.",
-                "list the actions that are needed, such as those that CloudTrail shows in use.",
-            )
+    for action in filter(is_wildcard, statement.actions):
+        service = action.partition(":")[0]
+        may = "may do anything in the account" if "*" in service else f"may do anything in {service}, deleting included"
+        yield Finding(
+            f'{statement.where} allows "{action}".',
+            f"{TAKEN_OVER} {may}.",
+            "list the actions that are needed, such as those that CloudTrail shows in use.",
+        )
 
 
 def is_wildcard(action: str) -> bool:
@@ -119,6 +85,7 @@ IAM_NO_WILDCARD_ACTION = Rule(
     summary="No IAM policy allows all actions of a service.",
     why="A wildcard grants what exists today and what AWS adds tomorrow. It turns one leaked credential or one "
     "compromised pod into the loss of the service's data, or of the account.",
+    consequence=f"{TAKEN_OVER} may do anything that the wildcard covers, deleting included.",
     remediation="List actions one by one; a wildcard inside a name, such as ec2:Describe*, is allowed.",
     example=(
         "aws:iam/rolePolicy:RolePolicy",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,9 +16,12 @@ from google.protobuf import empty_pb2, struct_pb2
 from google.protobuf.json_format import ParseDict
 from pulumi.runtime.proto import analyzer_pb2, analyzer_pb2_grpc
 
+from policies.slipway_policies import RULES
 from tests.program.golden import STACKS
 from tests.program.harness import recorded_run, wire
 
+UNTAINTED = {"instanceTypes": ["g6.xlarge"], "scalingConfig": {"maxSize": 2}}
+LEVELS = {"mandatory": analyzer_pb2.MANDATORY, "disabled": analyzer_pb2.DISABLED}
 PACK = Path(__file__).resolve().parents[2] / "policies"
 
 
@@ -57,23 +61,55 @@ def test_pack_names_its_rules(analyzer: Any) -> None:
     info = analyzer.GetAnalyzerInfo(empty_pb2.Empty())
     assert info.name == "slipway"
     rules = {policy.name: policy for policy in info.policies}
-    assert set(rules) == {"gpu-pool-tainted", "busy-pods-have-pdb", "iam-no-wildcard-action"}
+    assert set(rules) == {rule.id for rule in RULES}
     for policy in rules.values():
         assert policy.enforcementLevel == analyzer_pb2.MANDATORY
         assert policy.severity != analyzer_pb2.POLICY_SEVERITY_UNSPECIFIED
         assert policy.description
 
 
+def configure(analyzer: Any, stack: str | None) -> None:
+    """Gives every rule its level and what the stack's config sets for it, as an engine does."""
+    file = PACK / "stacks" / f"{stack}.json"
+    given = json.loads(file.read_text()) if file.is_file() else {}
+    request = analyzer_pb2.ConfigureAnalyzerRequest()
+    for rule in RULES:
+        own = dict(given.get(rule.id, {}))
+        level = own.pop("enforcementLevel", "mandatory")
+        request.policyConfig[rule.id].enforcementLevel = LEVELS[level]
+        request.policyConfig[rule.id].properties.update(own)
+    analyzer.Configure(request)
+
+
 @pytest.mark.parametrize("mode", ["preview", "update"])
 @pytest.mark.parametrize("stack", STACKS)
 def test_stacks_violate_nothing(analyzer: Any, stack: str, mode: str) -> None:
-    for resource in recorded_run(stack, mode).resources:
-        told = analyze(analyzer, resource.type, resource.inputs)
-        assert not told, f"{resource.urn}: {[d.message for d in told]}"
+    configure(analyzer, stack)
+    try:
+        for resource in recorded_run(stack, mode).resources:
+            told = analyze(analyzer, resource.type, resource.inputs)
+            assert not told, f"{resource.urn}: {[d.message for d in told]}"
+    finally:
+        configure(analyzer, None)
+
+
+def test_an_exemption_that_has_ended_fails_the_stack(analyzer: Any) -> None:
+    request = analyzer_pb2.ConfigureAnalyzerRequest()
+    request.policyConfig["gpu-pool-tainted"].enforcementLevel = analyzer_pb2.MANDATORY
+    request.policyConfig["gpu-pool-tainted"].properties.update(
+        {"exemptions": [{"resource": "gpu", "reason": "r", "owner": "alice", "until": "2020-01-31"}]}
+    )
+    try:
+        analyzer.Configure(request)
+        (told,) = analyze(analyzer, "pulumi:pulumi:Stack", {})
+        assert "the exemption of gpu ended on 2020-01-31" in told.message
+        assert told.enforcementLevel == analyzer_pb2.MANDATORY
+    finally:
+        configure(analyzer, None)
 
 
 def test_a_violation_is_mandatory(analyzer: Any) -> None:
-    (told,) = analyze(analyzer, "aws:eks/nodeGroup:NodeGroup", {"instanceTypes": ["g6.xlarge"]})
+    (told,) = analyze(analyzer, "aws:eks/nodeGroup:NodeGroup", UNTAINTED)
     assert told.policyName == "gpu-pool-tainted"
     assert told.enforcementLevel == analyzer_pb2.MANDATORY
 
@@ -92,19 +128,16 @@ def test_what_the_policies_protect_is_what_the_stacks_have(analyzer: Any) -> Non
 
 
 def test_level_can_be_configured(analyzer: Any) -> None:
-    def configure(level: Any) -> None:
-        analyzer.Configure(
-            analyzer_pb2.ConfigureAnalyzerRequest(
-                policyConfig={"gpu-pool-tainted": analyzer_pb2.PolicyConfig(enforcementLevel=level)}
-            )
-        )
+    def level_is(level: Any) -> None:
+        request = analyzer_pb2.ConfigureAnalyzerRequest()
+        request.policyConfig["gpu-pool-tainted"].enforcementLevel = level
+        analyzer.Configure(request)
 
-    violating = {"instanceTypes": ["g6.xlarge"]}
     try:
-        configure(analyzer_pb2.ADVISORY)
-        (told,) = analyze(analyzer, "aws:eks/nodeGroup:NodeGroup", violating)
+        level_is(analyzer_pb2.ADVISORY)
+        (told,) = analyze(analyzer, "aws:eks/nodeGroup:NodeGroup", UNTAINTED)
         assert told.enforcementLevel == analyzer_pb2.ADVISORY
-        configure(analyzer_pb2.DISABLED)
-        assert analyze(analyzer, "aws:eks/nodeGroup:NodeGroup", violating) == []
+        level_is(analyzer_pb2.DISABLED)
+        assert analyze(analyzer, "aws:eks/nodeGroup:NodeGroup", UNTAINTED) == []
     finally:
-        configure(analyzer_pb2.MANDATORY)
+        level_is(analyzer_pb2.MANDATORY)

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulumi_policy import ResourceValidationArgs
+from pulumi_policy import ResourceValidationArgs, ResourceValidationPolicy
 from pulumi_policy.proxy import UNKNOWN_ARRAY_VALUE, UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
 from components.data import instance_types
 from policies.slipway_policies import RULES
 from policies.slipway_policies.gpu_pools import is_gpu_type
 from policies.slipway_policies.reference import documentation
-from policies.slipway_policies.rule import UNKNOWN, Resource, Rule, thaw
+from policies.slipway_policies.rule import Resource, Rule
+from policies.slipway_policies.values import UNKNOWN, thaw
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_ID = {rule.id: rule for rule in RULES}
@@ -30,7 +31,9 @@ def judge(rule: str, kind: str, inputs: dict[str, Any]) -> list[str]:
     """What the rule reports by way of Pulumi's own types, unknown values and all."""
     told: list[str] = []
     args = ResourceValidationArgs(kind, unknown_checking_proxy(inputs), "urn", "thing", None, None, None)  # type: ignore[arg-type]
-    validate = BY_ID[rule].policy().validate
+    policy = BY_ID[rule].policy()
+    assert isinstance(policy, ResourceValidationPolicy)
+    validate = policy.validate
     assert callable(validate)
     validate(args, lambda message, urn: told.append(message))
     return told
@@ -220,13 +223,16 @@ def test_a_known_wildcard_beside_an_unknown_value_is_still_refused() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_the_example_in_the_docs_is_refused(rule: Rule) -> None:
     kind, inputs = rule.example
-    assert judge(rule.id, kind, inputs)
+    resource = Resource(kind, "thing", inputs)
+    assert rule.stack_violations([resource]) if rule.stack_check else judge(rule.id, kind, inputs)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_a_rule_that_fails_refuses(rule: Rule) -> None:
-    broken = Rule(**{**vars(rule), "check": lambda resource: 1 / 0})
-    (told,) = broken.violations(Resource(rule.example[0], "thing", {}))
+    fails = {"stack_check": lambda resources, parameters: 1 / 0} if rule.stack_check else {"check": lambda r: 1 / 0}
+    broken = Rule(**{**vars(rule), **fails})
+    resource = Resource(rule.example[0], "thing", {})
+    (told,) = broken.stack_violations([resource]) if rule.stack_check else broken.violations(resource)
     assert "could not be judged: ZeroDivisionError" in told
 
 
@@ -235,9 +241,14 @@ def test_odd_shapes_are_judged_without_failing(rule: Rule) -> None:
     kind = rule.example[0]
     shapes: list[dict[str, Any]] = [
         {}, {"spec": None}, {"spec": []}, {"taints": "x"}, {"policy": 3}, {"values": [1]}, {"chart": 5},
+        {"chart": "slurm", "values": {"nodesets": {"a": 1}, "accounting": 3}}, {"configurationValues": "{"},
+        {"spec": {"template": {"spec": {"containers": [1], "tolerations": ["x"], "requirements": [None]}}}},
+        {"vpcConfig": [], "ingress": ["x"], "metadata": 1, "blockDeviceMappings": [0], "tagSpecifications": [1]},
+        {"policy": {"Statement": [1, {"Effect": "Allow", "Action": {}, "Principal": [], "Condition": "x"}]}},
     ]  # fmt: skip
     for odd in shapes:
-        for told in rule.violations(Resource(kind, "thing", odd)):
+        resource = Resource(kind, "thing", odd)
+        for told in rule.stack_violations([resource]) if rule.stack_check else rule.violations(resource):
             assert "could not be judged" not in told
 
 
