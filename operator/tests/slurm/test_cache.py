@@ -14,7 +14,7 @@ from slurm_operator.slurm.cache import SlurmCache
 from slurm_operator.slurm.client import SlurmClient
 from slurm_operator.slurm.errors import SlurmException, SlurmUnreachable
 from slurm_operator.slurm.registry import SlurmRegistry
-from slurm_operator.slurm.types import NodeInfo
+from slurm_operator.slurm.types import NodeInfo, NodesSnapshot, NotModified
 from support.faulty_slurmrestd import FaultySlurmrestd, job
 
 
@@ -88,6 +88,28 @@ async def test_the_end_of_an_outage_is_told_to_all_also_when_a_node_changed_mean
     await until(lambda: cache.reachable)
     assert "n2" in cache.nodes
     assert heard == [frozenset(), frozenset()]
+
+
+async def test_an_answer_that_a_restart_of_slurmctld_held_up_slows_no_polling(
+    slurmrestd: FaultySlurmrestd, cache: SlurmCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurmrestd.add_node("n1")
+    await until(lambda: cache.reachable)
+    monkeypatch.setattr(cache_module, "SHARE", 40)  # a pause of 24 s after the answer below
+    read, held = cache._client.nodes, asyncio.Event()
+
+    async def hold(since: int | None = None) -> NodesSnapshot | NotModified:
+        if not held.is_set():
+            await asyncio.sleep(0.6)
+            held.set()
+        return await read(since)
+
+    monkeypatch.setattr(cache._client, "nodes", hold)
+    await until(held.is_set)
+    slurmrestd.add_node("n2")
+    await until(lambda: "n2" in cache.nodes)
+    slurmrestd.add_node("n3")
+    await until(lambda: "n3" in cache.nodes)
 
 
 async def test_never_read_is_not_fresh(slurm: SlurmClient) -> None:

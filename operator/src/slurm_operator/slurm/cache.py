@@ -139,6 +139,7 @@ class SlurmCache:
 
     async def run(self) -> None:
         """Poll until cancelled."""
+        took = 0.0
         while True:
             self._wake.clear()
             began = time.monotonic()
@@ -150,7 +151,9 @@ class SlurmCache:
             else:
                 cheap = self._client.incremental
                 interval = self._interval if cheap else max(self._interval, WHOLE_INTERVAL_SECONDS)
-                soonest = (SHARE if cheap else WHOLE_SHARE) * (time.monotonic() - began)
+                before, took = took, time.monotonic() - began
+                # One slow answer is no heavy load: slurmrestd holds it until a slurmctld that restarts is back.
+                soonest = (SHARE if cheap else WHOLE_SHARE) * min(before, took)
                 soonest = min(max(soonest, POKED_SECONDS), SLOWEST_SECONDS)
                 delay = max(interval, soonest)
             delay *= random.uniform(0.9, 1.1)  # noqa: S311
