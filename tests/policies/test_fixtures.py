@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pulumi_policy.proxy import unknown_checking_proxy
 
+from localcloud.deploy import policy_config
 from policies.slipway_policies import GROUPS, RULES, UNGROUPED
 from policies.slipway_policies.rule import Resource, Rule
 from policies.slipway_policies.values import thaw
@@ -157,3 +158,8 @@ def test_agents_on_each_node_may_tolerate_everything() -> None:
     rule = BY_ID["gpu-nodes-only-for-gpu-pods"]
     assert rule.violations(Resource("kubernetes:apps/v1:DaemonSet", "a", agent)) == []
     assert rule.violations(Resource(DEPLOYMENT, "a", agent))
+
+
+def test_previews_and_deployments_use_the_config_of_their_stack() -> None:
+    assert [file.name for file in policy_config("dev")] == ["dev.json"]
+    assert policy_config("a-stack-without-config") == []
