@@ -78,6 +78,16 @@ class Life(RuleBasedStateMachine):
     def new_image(self, image: str) -> None:
         self._edit(lambda new: new["spec"].update(slurmd={"image": image}))
 
+    @rule()
+    def delete_nodeset(self) -> None:
+        if self.world.nodeset() is not None:
+            self.world.kube.delete((str(NODESETS), SPACE, "w"))
+
+    @rule(replicas=st.integers(1, 4))
+    def create_nodeset(self, replicas: int) -> None:
+        if self.world.nodeset() is None:
+            self.world.kube.create(NODESETS, _named(nodeset(replicas)))
+
     @rule(seconds=st.integers(2, 200), count=st.integers(1, 3))
     def submit(self, seconds: int, count: int) -> None:
         for _ in range(count):
@@ -210,7 +220,10 @@ class Life(RuleBasedStateMachine):
         """What is not yet as it was asked for; "" when all is well."""
         world, slurm = self.world, self.world.slurm
         wish = world.nodeset()
-        assert wish is not None
+        if wish is None or "deletionTimestamp" in wish["metadata"]:
+            records = set(slurm.nodes) - set(slurm.admin)
+            rest: list[object] = [*world.pods(), *records, *([wish] if wish else [])]
+            return f"the NodeSet was deleted, and this is left: {rest}" if rest else ""
         replicas = wish["spec"]["replicas"]
         pods = {slurm_name(pod): pod for pod in world.pods()}
         status = wish.get("status") or {}
@@ -256,6 +269,10 @@ class Life(RuleBasedStateMachine):
         found = self.world.nodeset()
         if found is not None:
             self.world.kube.change(NODESETS, copy.deepcopy(found), edit)
+
+
+def _named(obj: Object) -> Object:
+    return {**obj, "metadata": {**obj["metadata"], "namespace": SPACE}}
 
 
 async def _soon(call: Any) -> None:
