@@ -38,6 +38,7 @@ class Job:
     id: int
     node: str = ""
     ends: float = 0.0
+    began: float = 0.0
     state: str = "PENDING"
     minutes: int = 60
 
@@ -121,7 +122,8 @@ class SlurmModel:
         free = [node for node in self.nodes.values() if self.usable(node)]
         for job in self.jobs.values():
             if job.state == "PENDING" and free:
-                job.node, job.state, job.ends = free.pop(0).name, "RUNNING", self._now() + job.ends
+                job.node, job.state = free.pop(0).name, "RUNNING"
+                job.began, job.ends = self._now(), self._now() + job.ends
                 self.touch()
 
     def usable(self, node: Node) -> bool:
@@ -129,6 +131,11 @@ class SlurmModel:
 
     def busy(self, name: str) -> bool:
         return any(job.state == "RUNNING" and job.node == name for job in self.jobs.values())
+
+    def busy_for(self, name: str) -> float:
+        """Seconds since when a job has been running there; 0 without one."""
+        running = [job for job in self.jobs.values() if job.state == "RUNNING" and job.node == name]
+        return max((self._now() - job.began for job in running), default=0.0)
 
     def admin_drain(self, name: str, reason: str) -> None:
         node = self.nodes[name]

@@ -33,6 +33,8 @@ TICK_SECONDS = 0.2
 START_SECONDS = 1.0
 STOP_SECONDS = 1.0
 SILENT_SECONDS = 120.0
+UNSEEN_SECONDS = 1.1
+"""A job that begins on a node which somebody resumed this short before its pod is deleted cannot be seen by anyone."""
 POD_HOSTNAME = "nodeset.slinky.slurm.net/pod-hostname"
 
 
@@ -182,7 +184,8 @@ class World:
     def _operator_deletes(self, pod: Object) -> None:
         name = slurm_name(pod)
         node = self.slurm.nodes.get(name)
-        if node and node.slurmd == pod["metadata"]["uid"] and self.slurm.busy(name) and name not in self.excused:
+        here = node is not None and node.slurmd == pod["metadata"]["uid"]
+        if here and self.slurm.busy_for(name) > UNSEEN_SECONDS and name not in self.excused:
             self.violations.append(f"the operator deleted pod {pod['metadata']['name']} while a job ran in it")
 
     def check(self) -> None:

@@ -20,6 +20,7 @@ from slurm_operator.kube.errors import (
     NotLeader,
     OutsideTable,
     ServerError,
+    TooLate,
     TooManyRequests,
     Unauthorized,
     Unreachable,
@@ -53,6 +54,20 @@ async def test_apply_is_repeated_after_a_lost_answer(api: FaultyApiServer, kube:
     assert applied["data"] == {"a": "1"}
     assert api.seen("PATCH") == 3
     assert api.version == 101  # it changed the object once
+
+
+async def test_nothing_is_sent_after_its_time(api: FaultyApiServer, kube: KubeClient) -> None:
+    """A server that asks to come back later must not make us act on what was true before."""
+    await api.put(PATH, "c")
+    busy = {"Retry-After": "1"}
+    api.faults.append(times(1, on("DELETE", "c", lambda: status(429, "TooManyRequests", "busy", busy))))
+    with pytest.raises(TooLate):
+        await kube.delete(CONFIGMAPS, "ns", "c", begin_by=time.monotonic() + 0.3)
+    assert api.seen("DELETE") == 1
+    assert await kube.get(CONFIGMAPS, "ns", "c") is not None
+    with pytest.raises(TooLate):
+        await kube.delete(CONFIGMAPS, "ns", "c", begin_by=time.monotonic() - 1)
+    assert api.seen("DELETE") == 1
 
 
 async def test_delete_by_uid_is_repeated_and_never_hits_a_namesake(api: FaultyApiServer, kube: KubeClient) -> None:

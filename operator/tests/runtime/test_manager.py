@@ -35,6 +35,7 @@ class Recorder(Controller):
     def setup(self) -> None:
         self.calls: list[Key] = []
         self.act: Callable[[Key], Awaitable[float | None]] | None = None
+        self.some = self.watch(CONFIGMAPS, label_selector="some=label")
         self.own = self.watch(CONFIGMAPS)
         self.pods = self.owns(PODS, matters=lambda old, new: old.get("spec") != new.get("spec"))
         self.pause = 0.0
@@ -259,6 +260,18 @@ async def test_health_readiness_and_metrics(api: FaultyApiServer, running: Any) 
         controller.queue.processing.clear()
         manager._pulse.lag = 60
         assert (await get(health, "/healthz"))[0] == 503
+
+
+async def test_nothing_begins_before_each_cache_of_a_kind_is_full(api: FaultyApiServer, running: Any) -> None:
+    await api.put(CONFIG, "a")
+    api.faults.append(on("GET", "labelSelector=some", lambda: status(500, "InternalError", "etcd")))
+    async with running() as (manager, controller, _):
+        await until(lambda: controller.own.synced.is_set() and manager.informers_of(PODS)[0].synced.is_set())
+        await asyncio.sleep(0.2)
+        assert controller.calls == []
+        api.faults.clear()
+        await until(lambda: controller.calls != [])
+        assert controller.some.synced.is_set()
 
 
 async def test_a_standby_is_ready_and_does_not_act(api: FaultyApiServer, running: Any) -> None:

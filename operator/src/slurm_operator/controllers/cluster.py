@@ -183,6 +183,7 @@ class ClusterController(Reconciler[ControllerSpec]):
             return await self._inside(key, obj, cluster, keys, configured)
         if keys.jwt:
             await self._slurm.connect(key, keys.jwt)
+            await self._slurm.forget_orphans(key, {group.name for group in self._config.groups(key)})
         return _outside(cluster, configured, asked=bool(keys.jwt)), LOOK_SECONDS
 
     async def _inside(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_operator.api.names import LABEL_ACTIVE, SLURMCTLD_PORT, SLURMRESTD_PORT, restapi_object
 from slurm_operator.controllers.base import BY_CONTROLLER, cluster_domain, held
+from slurm_operator.desired.podinfo import podinfo_of
 from slurm_operator.desired.status import pod_ready
 from slurm_operator.kube.errors import NotFound
 from slurm_operator.kube.objects import condition, is_deleting, labels_of
@@ -111,5 +112,11 @@ async def _at_work(pod: Object) -> bool:
 
 
 def is_left_over(node: NodeInfo | None) -> bool:
-    """A dynamic node that runs nothing and that a worker of ours took DOWN when it ended."""
-    return node is not None and {"DOWN", "DYNAMIC_NORM"} <= node.states and is_idle(node) and ours(node.reason)
+    """A dynamic node that runs nothing and does not answer, and that was a worker of ours.
+
+    We drained it or took it DOWN, or its Comment says whose pod it was and nobody drained it.
+    """
+    if node is None or "DYNAMIC_NORM" not in node.states or not {"DOWN", "NOT_RESPONDING"} & node.states:
+        return False
+    ended = "DRAIN" not in node.states and podinfo_of(node.comment) is not None
+    return is_idle(node) and (ours(node.reason) or ended)

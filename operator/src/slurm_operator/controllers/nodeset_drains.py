@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from slurm_operator.desired.drain import Policy, still_busy
 from slurm_operator.desired.maintenance import Window, change
 from slurm_operator.desired.scale import Plan, Worker
 from slurm_operator.errors import Unknown
-from slurm_operator.kube.errors import Conflict, Forbidden, NotFound
+from slurm_operator.kube.errors import Conflict, Forbidden, NotFound, TooLate
 from slurm_operator.kube.objects import annotations_of
 from slurm_operator.kube.resources import Key, Object
 from slurm_operator.slurm.client import REQUEUE_WORKS
@@ -187,12 +188,13 @@ class DrainSteps:
         except (Conflict, NotFound):
             self._do.enqueue(self._key, 1.0)
 
-    async def _delete(self, worker: Worker) -> None:
+    async def _delete(self, worker: Worker, begin_by: float = math.inf) -> None:
         pod = self._pods[worker.name]
         try:
             # A pod that was placed on a machine, or started, since it was read is not the pod that was decided on.
-            await self._do.delete(self._key, pod, unchanged=not (worker.placed and worker.started))
-        except (Conflict, NotFound):
+            unchanged = not (worker.placed and worker.started)
+            await self._do.delete(self._key, pod, unchanged=unchanged, begin_by=begin_by)
+        except (Conflict, NotFound, TooLate):
             self._do.enqueue(self._key, 0.5)
 
     def _asked(self) -> SlurmCluster:

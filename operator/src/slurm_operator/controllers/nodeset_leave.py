@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from slurm_operator.api.common import LocalRef
 from slurm_operator.api.load import InvalidSpec, load_spec
-from slurm_operator.api.names import ANNOTATION_SKIP_DRAIN, maintenance_reservation
+from slurm_operator.api.names import (
+    ANNOTATION_SKIP_DRAIN,
+    APP_WORKER,
+    LABEL_INSTANCE,
+    LABEL_NAME,
+    maintenance_reservation,
+)
 from slurm_operator.api.nodeset import NodeSetSpec
 from slurm_operator.controllers.base import controller_ref, skips_drain
 from slurm_operator.controllers.leaving import overdue
@@ -19,8 +25,8 @@ from slurm_operator.desired.nodeset_status import going_report
 from slurm_operator.desired.scale import Wanted, plan_scale
 from slurm_operator.desired.status import Report
 from slurm_operator.errors import Unknown
-from slurm_operator.kube.objects import condition, is_deleting
-from slurm_operator.kube.resources import Key, Object
+from slurm_operator.kube.objects import condition, controller_of, is_deleting, uid_of
+from slurm_operator.kube.resources import PODS, Key, Object
 from slurm_operator.slurm.errors import SlurmException, SlurmNotFound
 
 if TYPE_CHECKING:
@@ -28,6 +34,15 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 5.0
 """Everything of note is an event; time limits and pods on dead machines are not."""
+
+
+async def _nobody_is_left(do: NodeSetController, key: Key, nodeset: Object) -> None:
+    """What is let go now cannot be taken back: not a cache, the API server says that no worker is left."""
+    wanted = f"{LABEL_NAME}={APP_WORKER},{LABEL_INSTANCE}={key.name}"
+    live = await do.kube.list(PODS, key.namespace, label_selector=wanted)
+    for pod in live.items:
+        if (controller_of(pod) or {}).get("uid") == uid_of(nodeset) and not overdue(pod):
+            raise Unknown(f"the cache of pods does not show {pod['metadata']['name']} yet")
 
 
 async def drain_all(do: NodeSetController, key: Key, nodeset: Object, since: float) -> tuple[Report, float] | None:
@@ -69,6 +84,7 @@ async def drain_all(do: NodeSetController, key: Key, nodeset: Object, since: flo
     except (SlurmException, Unknown) as error:
         told.append(f"Slurm: {error}")
     if all(overdue(pod) for pod in pods.values()):
+        await _nobody_is_left(do, key, nodeset)
         return None
     what = "nodeset" if is_deleting(nodeset) else "controllers.slinky.slurm.net"
     name = key.name if is_deleting(nodeset) else controller_ref(nodeset)

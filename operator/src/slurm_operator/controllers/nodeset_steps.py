@@ -47,7 +47,9 @@ class Steps(DrainSteps):
                 asked = time.monotonic()
                 now = await self._asked().cache.read_now([worker.slurm_name for worker, _ in left[start:]])
             some = left[start : start + AT_ONCE]
-            await gather_all(self._delete(worker) for worker, check in some if check(worker, now[worker.slurm_name]))
+            sure = [worker for worker, check in some if check(worker, now[worker.slurm_name])]
+            # Also a request that Kubernetes asks to send again later is not sent on an answer that is old by then.
+            await gather_all(self._delete(worker, asked + TRUE_SECONDS) for worker in sure)
 
     async def creations(self, seats: Sequence[Seat], make: Callable[[Seat], tuple[Object, Sequence[Object]]]) -> None:
         """New pods in growing batches, so that a refusal (a quota, say) costs few requests and not hundreds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
@@ -217,10 +218,12 @@ class KubeClient(Transport):
         resource_version: str | None = None,
         propagation: str = "Background",
         grace_seconds: int | None = None,
+        begin_by: float = math.inf,
     ) -> Object | None:
         """The object (with a deletionTimestamp if it lingers) or a Status; None if it was gone already.
 
-        Raises Conflict when `uid` or `resource_version` no longer fit: it is another object, or it changed.
+        Raises Conflict when `uid` or `resource_version` no longer fit: it is another object, or it changed. Raises
+        TooLate when it could not be sent by `begin_by` (time.monotonic()).
         """
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         if grace_seconds is not None:
@@ -230,7 +233,9 @@ class KubeClient(Transport):
             options["preconditions"] = {field: value for field, value in wanted.items() if value}
         try:
             # Without a uid a repeated delete could hit a new object of the same name.
-            return await self._send("delete", resource, namespace, name, body=_encode(options), idempotent=bool(uid))
+            return await self._send(
+                "delete", resource, namespace, name, body=_encode(options), idempotent=bool(uid), begin_by=begin_by
+            )
         except NotFound:
             return None
 

@@ -67,6 +67,10 @@ class Unreachable(KubeError, Unknown):
     """No answer: connection refused or lost, time-out, TLS. A write may or may not have happened."""
 
 
+class TooLate(KubeError):
+    """Not sent: what it rests on was found out too long ago. Look again, then decide again."""
+
+
 class NotLeader(KubeError):
     """The lease ran out before this write was sent; another replica may be leader now."""
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -24,6 +25,7 @@ from slurm_operator.kube.errors import (
     EvictionRefused,
     KubeError,
     OutsideTable,
+    TooLate,
     TooManyRequests,
     Unauthorized,
     Unreachable,
@@ -54,6 +56,7 @@ class _Call:
     headers: dict[str, str]
     idempotent: bool
     seconds: float
+    begin_by: float
 
 
 class Transport:
@@ -103,8 +106,12 @@ class Transport:
         idempotent: bool | None = None,
         shown: str = "",
         seconds: float = REQUEST_SECONDS,
+        begin_by: float = math.inf,
     ) -> bytes:
-        """Body of a successful answer. `idempotent` (default: reads only): may be sent again after a lost answer."""
+        """Body of a successful answer. `idempotent` (default: reads only): may be sent again after a lost answer.
+
+        It is not sent, and not sent again, after `begin_by` (time.monotonic()): then TooLate is raised.
+        """
         self._check_table(verb, resource, subresource, namespace)
         reading = verb in ("get", "list")
         call = _Call(
@@ -116,6 +123,7 @@ class Transport:
             headers={"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type},
             idempotent=reading if idempotent is None else idempotent,
             seconds=seconds,
+            begin_by=begin_by,
         )
         for attempt in range(1, ATTEMPTS + 1):
             await self._pause()
@@ -137,6 +145,9 @@ class Transport:
         timeout = aiohttp.ClientTimeout(total=call.seconds, sock_connect=CONNECT_SECONDS)
         async with self._slots:
             began = time.monotonic()
+            if began > call.begin_by:
+                why = "not sent: what it rests on is too old by now"
+                return TooLate(0, "TooLate", why, verb=call.verb, target=call.target), False
             try:
                 async with self._session.request(
                     method,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -159,10 +160,16 @@ class Controller(ABC):
         unchanged: bool = False,
         propagation: str = "Background",
         grace_seconds: int | None = None,
+        begin_by: float = math.inf,
     ) -> bool:
         """See Writer.delete."""
         return await self.writer.delete(
-            owner, obj, unchanged=unchanged, propagation=propagation, grace_seconds=grace_seconds
+            owner,
+            obj,
+            unchanged=unchanged,
+            propagation=propagation,
+            grace_seconds=grace_seconds,
+            begin_by=begin_by,
         )
 
     async def evict(self, owner: Key, pod: Object, *, grace_seconds: int | None = None) -> bool:

@@ -139,14 +139,13 @@ class Manager:
 
     async def _sync(self) -> None:
         began = time.monotonic()
-        waiting = {str(informer.resource): informer for informer in self._informers.values()}
-        while waiting:
-            informer = next(iter(waiting.values()))
+        # One by one: a kind may have several caches, and each has to be full before anything is decided.
+        while waiting := [informer for informer in self._informers.values() if not informer.synced.is_set()]:
             try:
-                await asyncio.wait_for(informer.synced.wait(), 15)
+                await asyncio.wait_for(waiting[0].synced.wait(), 15)
             except TimeoutError:
-                _log.warning("still filling the caches of %s", ", ".join(waiting))
-            waiting = {name: one for name, one in waiting.items() if not one.synced.is_set()}
+                names = dict.fromkeys(str(informer.resource) for informer in waiting)
+                _log.warning("still filling the caches of %s", ", ".join(names))
         # What is cached now mostly stays: without it a collection takes a tenth as long.
         gc.collect()
         gc.freeze()

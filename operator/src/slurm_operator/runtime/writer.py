@@ -6,6 +6,7 @@ caches show all of them, so it never decides on a state from before its own doin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -114,10 +115,12 @@ class Writer:
         unchanged: bool = False,
         propagation: str = "Background",
         grace_seconds: int | None = None,
+        begin_by: float = math.inf,
     ) -> bool:
         """Delete this very object (by uid), with `unchanged` only as it was read (by resourceVersion).
 
-        False: it was gone. Raises Conflict when the precondition fails.
+        False: it was gone. Raises Conflict when the precondition fails, TooLate when it could not be sent by
+        `begin_by` (time.monotonic()).
         """
         resource, key = resource_of(obj), key_of(obj)
         deleted = await self._client.delete(
@@ -128,6 +131,7 @@ class Writer:
             resource_version=obj["metadata"]["resourceVersion"] if unchanged else None,
             propagation=propagation,
             grace_seconds=grace_seconds,
+            begin_by=begin_by,
         )
         self._gone(owner, resource, obj)
         return deleted is not None
