@@ -191,7 +191,11 @@ def test_a_pinned_worker_comes_back_to_its_machine(lab: Lab) -> None:
     eventually(lambda: status(lab).get("ordinalToNode") == {"0": where["gpu-0"], "1": where["gpu-1"]}, "remembered")
     for replicas in (0, 2):
         lab.scale(replicas, "gpu")
-        eventually(lambda replicas=replicas: len(lab.workers("gpu")) == replicas, f"{replicas} workers")
+
+        def there(wanted: int = replicas) -> bool:
+            return len(lab.workers("gpu")) == wanted
+
+        eventually(there, f"{replicas} workers")
     eventually(lambda: status(lab)["readyReplicas"] == 2, "both are back")
     assert {name: pod["spec"]["nodeName"] for name, pod in lab.workers("gpu").items()} == where
 
