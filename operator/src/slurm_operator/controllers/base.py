@@ -28,7 +28,7 @@ from slurm_operator.desired.parts import Cluster
 from slurm_operator.desired.status import Report, conditions
 from slurm_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from slurm_operator.kube.informer import Informer
-from slurm_operator.kube.objects import annotations_of, is_deleting, labels_of, set_conditions
+from slurm_operator.kube.objects import annotations_of, is_deleting, key_of, labels_of, set_conditions, timestamp
 from slurm_operator.kube.resources import CONFIGMAPS, CONTROLLERS, PODS, SECRETS, Key, Object
 from slurm_operator.runtime.controller import Controller
 
@@ -124,13 +124,27 @@ class Reconciler(Controller, Generic[Spec]):
 
     async def _leave(self, key: Key, obj: Object) -> float | None:
         if held(obj):
-            waits = await self.leave(key, obj)
+            waits = None if self._ends(obj) else await self.leave(key, obj)
             if waits is not None:
                 await self.report(key, obj, waits[0])
                 return waits[1]
             await self._finalizers(key, obj, [name for name in finalizers_of(obj) if name not in _FINALIZERS])
         await self.forget(key)
         return None
+
+    def _ends(self, obj: Object) -> bool:
+        """Its namespace is being deleted, and with that all pods and maybe soon our rights there: let go at once."""
+        since = self.manager.ending.get(obj["metadata"].get("namespace", ""))
+        return since is not None and str(obj["metadata"].get("creationTimestamp", "")) <= since
+
+    def _namespace_ends(self, namespace: str) -> None:
+        if namespace not in self.manager.ending:
+            self.log.warning("namespace %s is being deleted: nothing there is held back any longer", namespace)
+        self.manager.ending[namespace] = timestamp()
+        for controller in self.manager.controllers:
+            if isinstance(controller, Reconciler):
+                for obj in controller.informer.list(namespace):
+                    controller.enqueue(key_of(obj))
 
     async def _finalizers(self, key: Key, obj: Object, wanted: list[str]) -> None:
         """Others may change theirs at the same time: then there is a conflict, and another round."""
@@ -145,6 +159,10 @@ class Reconciler(Controller, Generic[Spec]):
             return None
         if is_deleting(obj):
             return await self._leave(key, obj)
+        if self._ends(obj):
+            if held(obj):
+                await self._finalizers(key, obj, [name for name in finalizers_of(obj) if name not in _FINALIZERS])
+            return None
         if self.holds and FINALIZER not in finalizers_of(obj):
             await self._finalizers(key, obj, [*finalizers_of(obj), FINALIZER])
         again: float | None = None
@@ -160,6 +178,8 @@ class Reconciler(Controller, Generic[Spec]):
             text = f"{error}. The configuration in effect stays as it is."
             report = Report(False, "InvalidConfiguration", text, fault=text, fault_reason="InvalidConfiguration")
         except (Invalid, Forbidden) as error:
+            if isinstance(error, Forbidden) and "is being terminated" in error.message:
+                self._namespace_ends(key.namespace)
             text = f"Kubernetes refuses to {error.verb} {error.target}: {error.message}"
             report = Report(False, "Refused", text, fault=text, fault_reason="Refused")
             again = REFUSED_RETRY_SECONDS

@@ -63,6 +63,8 @@ class Manager:
         self._informers: dict[tuple[Resource, str, bool], Informer] = {}
         self._transforms: dict[tuple[Resource, str, bool], Transform | None] = {}
         self._told: dict[tuple[str, Key], str] = {}
+        self.ending: dict[str, str] = {}
+        """Namespaces that are being deleted, and when that was noticed (RFC 3339)."""
         self._pulse = Pulse(self.metrics)
         self._failure: BaseException | None = None
         self._background: set[asyncio.Task[None]] = set()
