@@ -183,7 +183,7 @@ def test_errors_of_the_command_line_are_one_message(own: Cluster) -> None:
     argv = [sys.executable, "-m", "localcloud.kubernetes", "node", "stop", "nobody"]
     done = subprocess.run(argv, capture_output=True, text=True, env=variables, cwd=REPOSITORY, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: there is no node 'nobody'")
+    assert done.stderr.startswith("error: there is no Kubernetes node 'nobody'; there is: ")
     assert "Traceback" not in done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,8 @@ class Deeds:
     def event(self, *words: object) -> None:
         return
 
-    async def delete(self, key: Key, pod: Object, *, unchanged: bool = False) -> bool:
+    async def delete(self, key: Key, pod: Object, *, unchanged: bool = False, begin_by: float) -> bool:
+        assert begin_by < math.inf, "a worker that was placed goes on a fresh answer only"
         self.deleted.append(pod["metadata"]["name"])
         return True
 
@@ -118,13 +120,13 @@ async def test_slow_deletions_ask_again(
     plan = planned(slurmrestd, [worker(number) for number in range(5)], 1, cache.nodes)
 
     class Slow(Deeds):
-        async def delete(self, key: Key, pod: Object, *, unchanged: bool = False) -> bool:
+        async def delete(self, key: Key, pod: Object, *, unchanged: bool = False, begin_by: float) -> bool:
             if what == "gone":
                 slurmrestd.responding = False
             else:
                 for number in (1, 2):  # an administrator resumed them, and a job began
                     slurmrestd.add_node(f"w-{number}", "ALLOCATED")
-            return await super().delete(key, pod, unchanged=unchanged)
+            return await super().delete(key, pod, unchanged=unchanged, begin_by=begin_by)
 
     deeds = Slow()
     pods = {name: {"metadata": {"name": name, "uid": "u"}} for name in slurmrestd.nodes}
