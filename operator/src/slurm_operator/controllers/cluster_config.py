@@ -76,6 +76,9 @@ class ConfigKeeper:
         live = self._do.configs.get(key.namespace, controller_config(key.name))
         installed = annotations_of(live).get(ANNOTATION_CONFIG_DIGEST, "") if live else ""
         proven = annotations_of(live).get(ANNOTATION_CONFIG_PROVEN, "") if live else ""
+        if live is not None and (unread := self._unread(key)):
+            text = f"{unread}. Its partition must not vanish: the configuration in effect stays as it is."
+            return Configured(installed, fault=text, reason="InvalidNodeSet")
         try:
             files = conf_files(await self._inputs(key, obj, cluster))
             if clash := checks.clashing(files.text):
@@ -237,6 +240,15 @@ class ConfigKeeper:
         # One that still drains keeps its partition: without it Slurm would end its jobs.
         found = self._do.nodesets.by_index(BY_CONTROLLER, str(key))
         return (one for one in found if not is_deleting(one) or held(one))
+
+    def _unread(self, key: Key) -> str:
+        """What is wrong with a NodeSet that cannot be read; "" if none is. Slurm ends the jobs of a lost partition."""
+        for nodeset in self._nodesets(key):
+            try:
+                load_spec(NodeSetSpec, nodeset)
+            except InvalidSpec as error:
+                return f"NodeSet {nodeset['metadata']['name']}: {error}"
+        return ""
 
     def groups(self, key: Key) -> list[Group]:
         """The NodeSets as slurm.conf sees them; one that cannot be read reports that itself."""
