@@ -117,6 +117,16 @@ async def test_dropped_connections_resume_without_a_new_list(api: FaultyApiServe
         assert len(set(heard)) == 11  # nothing was told twice
 
 
+async def test_a_watch_on_which_nothing_happens_is_no_trouble(
+    api: FaultyApiServer, kube: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers without bookmarks are silent where nothing changes."""
+    async with following(kube, inactivity=0.1):
+        await asyncio.sleep(0.5)
+    assert api.seen("GET", "watch=true") > 1
+    assert [record.message for record in caplog.records if "cannot follow" in record.message] == []
+
+
 async def test_a_silent_connection_is_given_up(api: FaultyApiServer, kube: KubeClient) -> None:
     async def hang(request: web.Request) -> web.StreamResponse | None:
         if api.seen("GET", "watch=true") != 1:

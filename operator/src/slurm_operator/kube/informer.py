@@ -281,7 +281,9 @@ class _Scope:
         except TimeoutError:
             return 0.0  # relist() ended it
         except (Unreachable, TooManyRequests) as error:
-            return self._failed(error, began)
+            # Old servers send no bookmarks: where nothing changes a watch is as silent as a dead connection.
+            quiet = isinstance(error, Unreachable) and time.monotonic() - began >= self._informer._inactivity
+            return self._failed(None if quiet and self._from else error, began)
         except KubeError as error:
             self._from = ""  # too old, or from the future after a restore: only a list helps
             return self._failed(error, began)
