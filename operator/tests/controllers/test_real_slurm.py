@@ -9,6 +9,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.commands import eventually
@@ -149,8 +150,13 @@ def test_a_bad_configuration_never_reaches_slurmctld(lab: Lab) -> None:
     lab.kubectl(
         "-n", NAMESPACE, "patch", "controllers.slinky.slurm.net", "slurm", "--type=merge", "-p", json.dumps(patch)
     )
-    eventually(lambda: lab.condition("slurmctld", "slurm")["reason"] == "InvalidConfiguration", "it says so")
-    assert "line 2: SlurmdTimout" in lab.condition("slurmctld", "slurm")["message"]
+
+    def told() -> dict[str, Any]:
+        return lab.condition("slurmctld", "slurm", "Degraded")
+
+    eventually(lambda: told()["reason"] == "InvalidConfiguration", "it says so")
+    assert "line 2: SlurmdTimout" in told()["message"]
+    assert lab.condition("slurmctld", "slurm")["status"] == "True"  # the cluster goes on
     assert "SlurmdTimout" not in lab.ours("configmap", "slurm-config")["data"]["slurm.conf"]
     patch["spec"]["extraConf"] = "TaskPlugin=task/none\nSlurmdTimeout=77\n"
     lab.kubectl(

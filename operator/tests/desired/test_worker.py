@@ -184,6 +184,10 @@ def test_the_budget_protects_pods_with_the_label_and_the_service_names_pods_earl
         ("State=IDLE+DRAIN Reason=xid 79 [a] [root@2026-01-01T00:00:00]", "State=DOWN Reason=xid 79 [a]"),
         ("State=IDLE+DRAIN Reason=bad dimm [root@2026-01-01T00:00:00] Comment={}", "State=DOWN Reason=bad dimm"),
         ("State=MIXED+DRAIN Reason=slurm-operator: x [a@2026-01-01T00:00:00]", "State=DOWN Reason=slurm-operator: x"),
+        ("NodeAddr=10.1.1.7 State=IDLE", "State=DOWN Reason=slurm-operator: Pod is terminating"),
+        ("NodeAddr=fd00::7 State=IDLE", "State=DOWN Reason=slurm-operator: Pod is terminating"),
+        ("NodeAddr=w-0 State=IDLE", "State=DOWN Reason=slurm-operator: Pod is terminating"),
+        ("NodeAddr=10.1.1.8 State=ALLOCATED", ""),  # its successor's by now
     ],
 )
 def test_the_pre_stop_hook_keeps_the_reason_of_a_drain(tmp_path: Any, shown: str, update: str) -> None:
@@ -194,7 +198,10 @@ def test_the_pre_stop_hook_keeps_the_reason_of_a_drain(tmp_path: Any, shown: str
     fake.write_text(
         f'#!/bin/sh\ncase "$*" in *show*) echo "NodeName=x {shown}" ;; *) echo "$@" >>{tmp_path}/log ;; esac\n'
     )
-    fake.chmod(0o755)
+    name = tmp_path / "hostname"
+    name.write_text('#!/bin/sh\n[ "$1" = -I ] && echo "10.1.1.7 fd00::7 " || echo w-0\n')
+    for program in (fake, name):
+        program.chmod(0o755)
     (tmp_path / "log").touch()
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     subprocess.run(["/bin/sh", "-c", build.PRE_STOP], check=True, env=environment)

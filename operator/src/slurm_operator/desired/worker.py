@@ -61,10 +61,13 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 
 # Jobs of a worker that ends are over: DOWN lets Slurm requeue them at once instead of after SlurmdTimeout. The reason
 # of a drain is kept word for word, whoever set it: a node that comes back is drained as it was. (Slurm shows it as
-# `Reason=bad dimm [slot 3] [root@2026-11-21T13:14:00] Comment=…`.)
+# `Reason=bad dimm [slot 3] [root@2026-11-21T13:14:00] Comment=…`.) A pod that was deleted by force ends after its
+# successor has begun: a node that is at another address by now is not ours to take down.
 PRE_STOP = r"""
 node=$(hostname)
 shown=$(timeout 5 scontrol --oneliner show node "$node" 2>/dev/null) || exit 0
+address=${shown#* NodeAddr=}; address=${address%% *}; own=$(hostname -I 2>/dev/null) || own=
+case $address in *[.:]*) case " ${own:-$address} " in *" $address "*) ;; *) exit 0 ;; esac ;; esac
 state=${shown#*State=}; state=${state%% *}
 case $shown in *\ Reason=*) reason=${shown#* Reason=}; reason=${reason% \[*@20[0-9][0-9]-*} ;; *) reason= ;; esac
 case $state in *DRAIN*) ;; *) reason= ;; esac
