@@ -227,7 +227,7 @@ def test_no_password_and_no_root_without_a_key() -> None:
         ("accounting_storage/slurmdbd", {"job_state": "x"}, False),
         ("accounting_storage/slurmdbd", {"job_state": "x", "assoc_usage": "x"}, False),
         ("accounting_storage/slurmdbd", {"job_state": "x", "assoc_usage": "x", "qos_usage.old": "x"}, True),
-        ("accounting_storage/slurmdbd", {}, True),  # no state is no reason to forget whose it is
+        ("accounting_storage/slurmdbd", {}, False),  # killed before anything was saved
         ("accounting_storage/none", {"job_state": "x"}, True),
     ],
 )
