@@ -229,9 +229,12 @@ def test_no_password_and_no_root_without_a_key() -> None:
         ("accounting_storage/slurmdbd", {"job_state": "x", "assoc_usage": "x", "qos_usage.old": "x"}, True),
         ("accounting_storage/slurmdbd", {}, False),  # killed before anything was saved
         ("accounting_storage/none", {"job_state": "x"}, True),
+        ("accounting_storage/none", {"job_state.old": "x"}, True),
+        ("accounting_storage/none", {"node_state": "x"}, True),  # a loss that somebody has to know of
+        ("accounting_storage/none", {}, False),
     ],
 )
-def test_slurmctld_starts_without_what_accounting_has_not_written_yet(
+def test_slurmctld_starts_without_what_was_never_saved(
     run: Run, tmp_path: Path, accounting: str, files: dict[str, str], kept: bool
 ) -> None:
     state, etc = tmp_path / "var/spool/slurmctld/lab", tmp_path / "etc/slurm"
