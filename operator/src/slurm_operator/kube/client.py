@@ -143,8 +143,9 @@ class KubeClient(Transport):
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Events after `resource_version`, in batches as they arrive; ends when the server ends the watch.
 
-        Bookmarks are asked for: the server sends one about every minute, so `inactivity` seconds of silence mean a dead
-        connection. Raises Gone on HTTP 410; an ERROR event inside the stream is yielded as such.
+        Bookmarks are asked for, and most servers send one about every minute. After `inactivity` seconds of silence the
+        connection may be dead: then Unreachable is raised. Raises Gone on HTTP 410; an ERROR event inside the stream is
+        yielded as such.
         """
         params = {
             "watch": "true",
